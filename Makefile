@@ -1,0 +1,32 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUNS := reports/runs
+VLLM_PARITY := $(BIN)/python tests/vllm_parity/run.py
+
+.PHONY: check test lint vllm-parity clean
+
+check: $(STAMP)
+	$(BIN)/refsampler check native --report $(RUNS)/native
+	$(BIN)/refsampler check transformers --report $(RUNS)/transformers
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+vllm-parity: $(STAMP)
+	$(VLLM_PARITY)
+
+clean:
+	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+# Stale when the dependencies or their pins changed.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,transformers]'
+	touch $@
