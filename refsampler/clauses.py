@@ -37,7 +37,7 @@ class ContractError(ValueError):
     """The contract's file breaks its own rules."""
 
 
-class UnknownClauseError(KeyError):
+class UnknownClauseError(LookupError):
     """No clause has this id."""
 
     def __init__(self, clause: str, close: tuple[str, ...]) -> None:
