@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUNS := reports/runs
-VLLM_PARITY := $(BIN)/python tests/vllm_parity/run.py
+VLLM_VENV := .venv-vllm
 
 .PHONY: check test lint vllm-parity clean
 
@@ -19,8 +19,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-vllm-parity: $(STAMP)
-	$(VLLM_PARITY)
+vllm-parity:
+	$(PYTHON) tests/vllm_parity/setup_env.py --venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m tests.vllm_parity.run
 
 clean:
 	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

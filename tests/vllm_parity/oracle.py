@@ -1,0 +1,155 @@
+"""The real vLLM 0.25.1 Sampler as an oracle; importable only in the environment of setup_env.py.
+
+Everything between a request and the sampled id is vLLM's: its SamplingParams, its input batch
+(which makes the SamplingMetadata as an engine step does), its logits processors, its Sampler.
+Nothing of `refsampler` is called here; its `Request` is read as a plain description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Literal
+
+import torch
+import vllm
+from torch import Tensor
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.sample.logits_processor import build_logitsprocs
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.sampler import Sampler
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
+
+from refsampler.params import SamplingParams
+from refsampler.request import Request
+
+__all__ = ["LogprobsMode", "Oracle", "build_metadata", "kept_ids", "run"]
+
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """What the real Sampler did with one batch.
+
+    Attributes:
+        ids: int32 [B, 1], drawn by the float32 race of vLLM's CPU path. That path ignores the
+            generators unless every row has one.
+        ids_float64: the same with `use_fp64_gumbel`, where each seeded row uses its generator.
+        logprobs: vLLM's triple (ids, values, ranks) in the asked mode, or None.
+        processed_logits: float32 [B, V], what the ids were drawn from.
+        mutated: whether the caller's logits were overwritten.
+
+    """
+
+    ids: Tensor
+    ids_float64: Tensor
+    logprobs: LogprobsTensors | None
+    processed_logits: Tensor
+    mutated: bool
+
+
+def build_metadata(requests: Sequence[Request], vocab_size: int) -> SamplingMetadata:
+    """Admit the requests to vLLM's own input batch and return the metadata it makes."""
+    longest = max((len(r.prompt) + len(r.output) for r in requests), default=0) + 1
+    size = max(len(requests), 1)
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=size), speculative_config=None
+    )
+    batch = InputBatch(
+        max_num_reqs=size,
+        max_model_len=longest,
+        max_num_batched_tokens=longest,
+        device=CPU,
+        vocab_size=vocab_size,
+        block_sizes=[BLOCK_SIZE],
+        kernel_block_sizes=[BLOCK_SIZE],
+        logitsprocs=build_logitsprocs(config, CPU, False, False),
+    )
+    for row, request in enumerate(requests):
+        batch.add_request(_state(str(row), request))
+    batch.refresh_metadata()
+    return batch.sampling_metadata
+
+
+def run(logits: Tensor, metadata: SamplingMetadata, logprobs_mode: LogprobsMode) -> Oracle:
+    """Call the real Sampler on copies of `logits` and of the generators.
+
+    The processed logits come from a call of their own that asks for the whole row, since the other
+    modes do not show them; no noise enters them.
+    """
+    asked, given = _fresh(metadata), logits.clone()
+    output = Sampler(logprobs_mode)(given, asked)
+    wide = Sampler(logprobs_mode, use_fp64_gumbel=True)(logits.clone(), _fresh(metadata))
+    whole = replace(_fresh(metadata), max_num_logprobs=-1, logprob_token_ids=None)
+    shown = Sampler("processed_logits")(logits.clone(), whole).logprobs_tensors
+    return Oracle(
+        ids=output.sampled_token_ids,
+        ids_float64=wide.sampled_token_ids,
+        logprobs=output.logprobs_tensors,
+        processed_logits=shown.logprobs,
+        mutated=not torch.equal(given.nan_to_num(), logits.nan_to_num()),
+    )
+
+
+def kept_ids(processed_logits: Tensor) -> tuple[frozenset[int], ...]:
+    """Return for each row the ids that the filters left."""
+    return tuple(frozenset(row.isfinite().nonzero().flatten().tolist()) for row in processed_logits)
+
+
+def _fresh(metadata: SamplingMetadata) -> SamplingMetadata:
+    """Return the metadata with copies of its generators, at the same place in their streams."""
+    copies = {row: generator.clone_state() for row, generator in metadata.generators.items()}
+    return replace(metadata, generators=copies)
+
+
+def _state(name: str, request: Request) -> CachedRequestState:
+    """Return what the model runner keeps of a scheduled request."""
+    seed = request.params.seed
+    return CachedRequestState(
+        req_id=name,
+        prompt_token_ids=list(request.prompt),
+        mm_features=[],
+        sampling_params=_params(request.params),
+        generator=None if seed is None else torch.Generator(CPU).manual_seed(seed),
+        block_ids=([],),
+        num_computed_tokens=len(request.prompt) + len(request.output),
+        output_token_ids=list(request.output),
+    )
+
+
+def _params(asked: SamplingParams) -> vllm.SamplingParams:
+    """Return vLLM's own parameters, completed as its frontend does after tokenising."""
+    params = vllm.SamplingParams(
+        n=asked.n,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
+        repetition_penalty=asked.repetition_penalty,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        min_p=asked.min_p,
+        seed=asked.seed,
+        max_tokens=asked.max_tokens,
+        min_tokens=asked.min_tokens,
+        stop_token_ids=list(asked.stop_token_ids),
+        ignore_eos=asked.ignore_eos,
+        allowed_token_ids=_listed(asked.allowed_token_ids),
+        logit_bias=dict(asked.logit_bias) or None,
+        logprobs=asked.logprobs,
+        logprob_token_ids=_listed(asked.logprob_token_ids),
+    )
+    # A temperature below vLLM's floor is a statement about the sampler, which takes it as it is.
+    params.temperature = asked.temperature
+    params.update_from_generation_config({}, asked.eos_token_id)
+    if asked.bad_words_token_ids:
+        params._bad_words_token_ids = [list(word) for word in asked.bad_words_token_ids]
+    return params
+
+
+def _listed(ids: Sequence[int] | None) -> list[int] | None:
+    return None if ids is None else list(ids)
