@@ -9,30 +9,30 @@ from refsampler import __version__
 __all__ = ["main"]
 
 # command -> module in refsampler.conformance.commands; `new-backend` is the function new_backend.
-COMMANDS = {
+_COMMANDS = {
     "clauses": "contract",
     "explain": "contract",
 }
 
 
-class LazyGroup(click.Group):
+class _LazyGroup(click.Group):
     """Imports a command's module when the command is used, so that help and errors come at once."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
-        return list(COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command called ``cmd_name``, or None."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"refsampler.conformance.commands.{COMMANDS[cmd_name]}")
+        module = import_module(f"refsampler.conformance.commands.{_COMMANDS[cmd_name]}")
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="refsampler")
 def main() -> None:
     """Test LLM token samplers against a written contract."""

@@ -27,10 +27,10 @@ __all__ = [
 
 ClauseId = NewType("ClauseId", str)
 
-ID_GRAMMAR = re.compile(r"[a-z]+(-[a-z]+)*\.[a-z]+(-[a-z]+)*")
-VERSION_GRAMMAR = re.compile(r"\d+\.\d+")
-REQUIRED = frozenset({"id", "level", "owner", "text", "reason", "since"})
-OPTIONAL = frozenset({"capability", "needs", "departs"})
+_ID_GRAMMAR = re.compile(r"[a-z]+(-[a-z]+)*\.[a-z]+(-[a-z]+)*")
+_VERSION_GRAMMAR = re.compile(r"\d+\.\d+")
+_REQUIRED = frozenset({"id", "level", "owner", "text", "reason", "since"})
+_OPTIONAL = frozenset({"capability", "needs", "departs"})
 
 
 class ContractError(ValueError):
@@ -108,7 +108,7 @@ def parse(text: str) -> Contract:
     """
     document = tomllib.loads(text)
     version = document.get("contract", "")
-    if not isinstance(version, str) or not VERSION_GRAMMAR.fullmatch(version):
+    if not isinstance(version, str) or not _VERSION_GRAMMAR.fullmatch(version):
         raise ContractError(f"contract = {version!r}; expected a version such as '1.0'")
     clauses = tuple(_clause(entry) for entry in document.get("clause", ()))
     seen: set[ClauseId] = set()
@@ -121,11 +121,11 @@ def parse(text: str) -> Contract:
 
 def _clause(entry: Mapping[str, Any]) -> Clause:
     name = entry.get("id", "(no id)")
-    if missing := REQUIRED - entry.keys():
+    if missing := _REQUIRED - entry.keys():
         raise ContractError(f"{name}: missing {', '.join(sorted(missing))}")
-    if unknown := entry.keys() - REQUIRED - OPTIONAL:
+    if unknown := entry.keys() - _REQUIRED - _OPTIONAL:
         raise ContractError(f"{name}: unknown field {', '.join(sorted(unknown))}")
-    if not isinstance(name, str) or not ID_GRAMMAR.fullmatch(name):
+    if not isinstance(name, str) or not _ID_GRAMMAR.fullmatch(name):
         raise ContractError(f"id = {name!r}; expected group.name in lower case with hyphens")
     if entry["level"] not in Level.__members__:
         raise ContractError(f"{name}: level = {entry['level']!r}; expected MUST, SHOULD or MAY")
@@ -134,7 +134,7 @@ def _clause(entry: Mapping[str, Any]) -> Clause:
     for field in entry.keys() - {"owner"}:
         if not isinstance(entry[field], str) or not entry[field].strip():
             raise ContractError(f"{name}: {field} = {entry[field]!r}; expected some text")
-    if not VERSION_GRAMMAR.fullmatch(entry["since"]):
+    if not _VERSION_GRAMMAR.fullmatch(entry["since"]):
         raise ContractError(f"{name}: since = {entry['since']!r}; expected a version such as '1.0'")
     return Clause(**{**entry, "id": ClauseId(name), "level": Level(entry["level"])})
 

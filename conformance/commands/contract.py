@@ -12,18 +12,18 @@ from refsampler.conformance.commands import Format, format_option
 
 __all__ = ["clauses", "explain"]
 
-OWNERS = {1: "1 (filter and draw)", 2: "2 (batch sampler)", 3: "3 (engine)"}
+_OWNERS = {1: "1 (filter and draw)", 2: "2 (batch sampler)", 3: "3 (engine)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class _Explained:
     """A clause with the names of the checks that test it."""
 
     clause: Clause
     checks: tuple[str, ...]
 
 
-class ClauseParam(click.ParamType[Clause]):
+class _ClauseParam(click.ParamType[Clause]):
     """A clause id on the command line."""
 
     name = "clause"
@@ -70,11 +70,11 @@ def clauses(glob: str, coverage: bool, form: Format) -> None:
 
 
 @click.command()
-@click.argument("clause", type=ClauseParam())
+@click.argument("clause", type=_ClauseParam())
 @format_option
 def explain(clause: Clause, form: Format) -> None:
     """Say what CLAUSE demands, why, where vLLM departs from it, and which checks test it."""
-    explained = Explained(clause, _checks_by_clause().get(clause.id, ()))
+    explained = _Explained(clause, _checks_by_clause().get(clause.id, ()))
     if form == "json":
         click.echo(msgspec.json.encode(explained))
         return
@@ -88,11 +88,11 @@ def explain(clause: Clause, form: Format) -> None:
         click.echo(click.wrap_text(f"{name:<9}{value}", 100, "  ", " " * 11))
 
 
-def _facts(explained: Explained) -> dict[str, str]:
+def _facts(explained: _Explained) -> dict[str, str]:
     clause = explained.clause
     facts = {
         "level": str(clause.level),
-        "owner": OWNERS[clause.owner],
+        "owner": _OWNERS[clause.owner],
         "applies": f"to backends that declare {clause.capability}" if clause.capability else "",
         "needs": clause.needs,
         "reason": clause.reason,

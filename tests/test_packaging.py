@@ -1,0 +1,136 @@
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import refsampler
+
+ROOT = Path(__file__).parents[1]
+TOPS = ("refsampler", "backends", "conformance")
+DATA = {".py", ".toml", ".j2", ".json", ".typed"}
+
+
+def expected_files() -> set[str]:
+    """Every source and data file, at its place below refsampler/."""
+    found = set()
+    for top in TOPS:
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and path.suffix in DATA:
+                inside = path.relative_to(ROOT).as_posix()
+                found.add(inside if top == "refsampler" else f"refsampler/{inside}")
+    return found | {"refsampler/py.typed"}
+
+
+def build(kind: str, source: Path, target: Path) -> Path:
+    command = [sys.executable, "-m", "build", "--no-isolation", f"--{kind}", "--outdir"]
+    subprocess.run([*command, str(target), str(source)], check=True, capture_output=True)
+    return next(target.iterdir())
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of what a checkout holds, with its links, so that no build folder lands in ours."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for top in TOPS:
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / top, copy / top, symlinks=True, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout, tmp_path_factory) -> Path:
+    archive = build("sdist", checkout, tmp_path_factory.mktemp("sdist"))
+    target = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(archive) as tar:
+        tar.extractall(target, filter="data")
+    return next(target.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheels(checkout, sdist, tmp_path_factory) -> dict[str, Path]:
+    return {
+        "checkout": build("wheel", checkout, tmp_path_factory.mktemp("wheel")),
+        "sdist": build("wheel", sdist, tmp_path_factory.mktemp("wheel")),
+    }
+
+
+def test_the_links_are_relative():
+    for name in ("backends", "conformance"):
+        assert (ROOT / "refsampler" / name).readlink() == Path("..") / name
+
+
+@pytest.mark.slow
+def test_an_sdist_holds_ordinary_packages(sdist):
+    missing = {name for name in expected_files() if not (sdist / name).is_file()}
+    assert not missing
+    assert not [path for path in sdist.rglob("*") if path.is_symlink()]
+    assert not (sdist / "backends").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin", ["checkout", "sdist"])
+def test_a_wheel_holds_everything_below_one_name(wheels, origin):
+    with zipfile.ZipFile(wheels[origin]) as wheel:
+        names = set(wheel.namelist())
+    installed = {name for name in names if ".dist-info/" not in name}
+    assert installed == expected_files()
+    assert f"refsampler-{refsampler.__version__}.dist-info/licenses/LICENSE" in names
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_resolves_and_leaves_generic_names_alone(wheels, tmp_path):
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    install += ["--disable-pip-version-check", "--target", str(site), str(wheels["checkout"])]
+    subprocess.run(install, check=True, capture_output=True)
+    assert {p.name for p in site.iterdir() if not p.name.endswith(".dist-info")} == {
+        "bin",
+        "refsampler",
+    }
+    program = (
+        "import importlib.util as u, refsampler.backends as b, refsampler.conformance as c\n"
+        "from refsampler.clauses import load\n"
+        "assert not u.find_spec('backends') and not u.find_spec('conformance')\n"
+        "print(b.__file__, c.__file__, len(load().clauses), sep='\\n')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(site)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    backends, conformance, clauses = run.stdout.split()
+    assert Path(backends) == site / "refsampler" / "backends" / "__init__.py"
+    assert Path(conformance) == site / "refsampler" / "conformance" / "__init__.py"
+    assert int(clauses) > 0
+
+
+def test_entry_points_name_modules_below_refsampler():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    points = project["scripts"] | project["entry-points"]["refsampler.backends"]
+    assert set(points) >= {"refsampler", "native", "transformers"}
+    for target in points.values():
+        module = target.partition(":")[0].replace(".", "/")
+        assert module.startswith("refsampler/")
+        assert (ROOT / f"{module}.py").is_file(), target
+
+
+def test_every_package_of_this_environment_is_pinned_as_installed():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    for name, version in pins.items():
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # an extra that this environment leaves out
+        assert installed.partition("+")[0] == version, name
