@@ -1,0 +1,160 @@
+"""Case: logits, requests and the clauses they speak about, with a stable id.
+
+A case is a JSON document; its id is the hash of that document, so a report, a replay command and a
+file in a corpus all name the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from refsampler.backends.protocol import DType
+from refsampler.clauses import ClauseId
+from refsampler.conformance.logits import LogitsRecipe
+from refsampler.request import Request, ThinkingMarkers
+
+__all__ = ["Case", "CaseId", "Hazard", "Layout", "decode_case", "encode_case"]
+
+CaseId = str
+
+_NONFINITE: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+class Layout(StrEnum):
+    """How the logits lie in memory (clause `input.layout`)."""
+
+    CONTIGUOUS = "contiguous"
+    TRANSPOSED = "transposed"
+    STRIDED = "strided"
+    SLICED = "sliced"
+
+
+class Hazard(StrEnum):
+    """What a broken backend may do with the case; hazardous cases want a process of their own."""
+
+    NONE = "none"
+    CRASH = "crash"
+    HANG = "hang"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One input of the suite.
+
+    Attributes:
+        logits: recipe of the logits, one row a request.
+        requests: one a row.
+        dtype: of the logits.
+        layout: of the logits in memory.
+        calls: how often the batch is sampled.
+        clauses: clauses that the case speaks about.
+        hazard: what a broken backend may do.
+        thinking: markers of the model's thinking section.
+
+    """
+
+    logits: LogitsRecipe
+    requests: tuple[Request, ...]
+    dtype: DType = DType.FLOAT32
+    layout: Layout = Layout.CONTIGUOUS
+    calls: int = 1
+    clauses: tuple[ClauseId, ...] = ()
+    hazard: Hazard = Hazard.NONE
+    thinking: ThinkingMarkers | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a case whose rows do not match its requests."""
+        if len(self.logits.rows) != len(self.requests):
+            msg = (
+                f"requests: {len(self.requests)} are given, allowed is one for each of "
+                f"{len(self.logits.rows)} rows of logits"
+            )
+            raise ValueError(msg)
+        if self.calls < 1:
+            msg = f"calls = {self.calls} is refused: allowed is at least 1"
+            raise ValueError(msg)
+
+    @property
+    def id(self) -> CaseId:
+        """First 12 hex digits of the sha256 of the canonical JSON."""
+        return hashlib.sha256(encode_case(self)).hexdigest()[:12]
+
+    def build_logits(self, device: str = "cpu") -> Tensor:
+        """Return the logits [num_tokens, vocab] in the case's dtype and layout."""
+        return lay_out(self.logits.build(self.dtype.torch), self.layout).to(device)
+
+
+def lay_out(logits: Tensor, layout: Layout) -> Tensor:
+    """Return equal logits whose memory has the wanted strides."""
+    rows, vocab = logits.shape
+    if layout is Layout.TRANSPOSED:
+        return logits.t().contiguous().t()
+    if layout is Layout.STRIDED:
+        wide = torch.full((rows, 2 * vocab), math.nan, dtype=logits.dtype)
+        wide[:, ::2] = logits
+        return wide[:, ::2]
+    if layout is Layout.SLICED:
+        wide = torch.full((rows + 1, vocab + 3), math.nan, dtype=logits.dtype)
+        wide[1:, 3:] = logits
+        return wide[1:, 3:]
+    return logits
+
+
+def encode_case(case: Case) -> bytes:
+    """Return the canonical JSON: sorted keys, defaults left out, non-finite numbers as words."""
+    document = _plain(case)
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode_case(document: bytes | str) -> Case:
+    """Read what `encode_case` wrote.
+
+    Raises:
+        msgspec.ValidationError: a field is missing or has another type.
+
+    """
+    return msgspec.convert(_numbers(json.loads(document)), Case)
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses as objects without their defaults, tuples as lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            one.name: _plain(getattr(value, one.name))
+            for one in fields(value)
+            if one.default is MISSING or getattr(value, one.name) != one.default
+        }
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return _canonical(value)
+    return value
+
+
+def _canonical(number: float) -> float | int | str:
+    """Return one spelling a number: words if non-finite, an integer if integral, but -0.0."""
+    if not math.isfinite(number):
+        return str(number)
+    if number.is_integer() and not (number == 0 and math.copysign(1, number) < 0):
+        return int(number)
+    return number
+
+
+def _numbers(value: Any) -> Any:
+    """Turn the words for non-finite numbers back into numbers."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return _NONFINITE.get(value, value) if isinstance(value, str) else value

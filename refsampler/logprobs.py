@@ -1,0 +1,116 @@
+"""Logprobs: which values a mode shows, which entries a row asked for, and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float32, Int32, Int64
+from torch import Tensor
+
+__all__ = ["LogprobsMode", "LogprobsTensors", "gather", "token_ranks"]
+
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobsTensors:
+    """What a step returns about probabilities (clause `logprobs.gather`).
+
+    Attributes:
+        logprob_token_ids: column 0 the sampled id, then the entries asked for; shape [0] when the
+            full row was asked for.
+        logprobs: values of those ids; -inf in padding; the full row [num_tokens, vocab] for -1.
+        selected_token_ranks: rank of the sampled id, 1-based, ties counted (`logprobs.rank`).
+        valid: False in padding (id 0, value -inf).
+
+    """
+
+    logprob_token_ids: Int32[Tensor, "..."]
+    logprobs: Float32[Tensor, "num_tokens columns"]
+    selected_token_ranks: Int64[Tensor, "..."]
+    valid: Bool[Tensor, "num_tokens columns"]
+
+
+def gather(
+    values: Float32[Tensor, "num_tokens vocab"],
+    sampled: Int64[Tensor, " num_tokens"],
+    max_num_logprobs: int | None,
+    listed: Mapping[int, Sequence[int]],
+) -> LogprobsTensors | None:
+    """Collect what each row asked for (clause `logprobs.gather`).
+
+    A row with a list gets the sampled id and exactly its list, the others the sampled id and the
+    top N; shorter rows are padded.
+
+    Args:
+        values: logprobs or logits, as the mode says.
+        sampled: the ids of this step.
+        max_num_logprobs: None is none, 0 the sampled id, N also the top N, -1 the full row.
+        listed: row -> ids whose values it wants.
+
+    Raises:
+        ValueError: if N exceeds the vocabulary.
+
+    """
+    if max_num_logprobs is None and not listed:
+        return None
+    if max_num_logprobs == -1:
+        return _full_row(values)
+    top = _top_ids(values, max_num_logprobs or 0)
+    wanted = [
+        torch.tensor(listed[row], dtype=torch.int64, device=values.device)
+        if row in listed
+        else top[row]
+        for row in range(values.shape[0])
+    ]
+    ids, valid = _pad(wanted)
+    ids = torch.cat([sampled[:, None], ids], dim=-1)
+    valid = torch.cat([torch.ones_like(sampled[:, None], dtype=torch.bool), valid], dim=-1)
+    return LogprobsTensors(
+        logprob_token_ids=ids.to(torch.int32),
+        logprobs=torch.where(valid, values.gather(-1, ids), -torch.inf),
+        selected_token_ranks=token_ranks(values, sampled),
+        valid=valid,
+    )
+
+
+def token_ranks(
+    values: Float32[Tensor, "num_tokens vocab"], sampled: Int64[Tensor, " num_tokens"]
+) -> Int64[Tensor, " num_tokens"]:
+    """Count the entries that are >= the sampled one, itself included (clause `logprobs.rank`)."""
+    chosen = values.gather(-1, sampled[:, None])
+    return (values >= chosen).sum(dim=-1)
+
+
+def _full_row(values: Float32[Tensor, "num_tokens vocab"]) -> LogprobsTensors:
+    """Return every value, with neither ids nor ranks, as the speculative verifier wants them."""
+    return LogprobsTensors(
+        logprob_token_ids=torch.empty(0, dtype=torch.int32, device=values.device),
+        logprobs=values,
+        selected_token_ranks=torch.empty(0, dtype=torch.int64, device=values.device),
+        valid=torch.ones_like(values, dtype=torch.bool),
+    )
+
+
+def _top_ids(
+    values: Float32[Tensor, "num_tokens vocab"], count: int
+) -> Int64[Tensor, "num_tokens count"]:
+    """Return the ids of the `count` largest values, in no promised order among ties."""
+    vocab_size = values.shape[-1]
+    if count > vocab_size:
+        msg = f"max_num_logprobs = {count} is refused: allowed is at most {vocab_size} (vocabulary)"
+        raise ValueError(msg)
+    return values.topk(count, dim=-1).indices
+
+
+def _pad(
+    wanted: Sequence[Int64[Tensor, " _"]],
+) -> tuple[Int64[Tensor, "num_tokens columns"], Bool[Tensor, "num_tokens columns"]]:
+    """Pad the rows with id 0 to one width and say which cells are real."""
+    columns = max(len(ids) for ids in wanted)
+    padded = [torch.nn.functional.pad(ids, (0, columns - len(ids))) for ids in wanted]
+    valid = [torch.arange(columns, device=ids.device) < len(ids) for ids in wanted]
+    return torch.stack(padded), torch.stack(valid)
