@@ -1,18 +1,29 @@
 """Settings for all tests: shapes and types of the reference are checked at run time."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import jaxtyping
+from beartype import beartype
+from beartype.roar import BeartypeDecorHintPep673Exception
 
-ROOT = Path(__file__).parents[1]
+REFERENCE = Path(__file__).parents[1] / "refsampler"
 
-# Before the first import of a reference module. `backends` and `conformance` call third-party code
-# through protocols, where a run-time check would only test the checker.
-jaxtyping.install_import_hook(
-    [f"refsampler.{path.stem}" for path in sorted((ROOT / "refsampler").glob("[a-z]*.py"))],
-    "beartype.beartype",
-)
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have beartype check a function, unless it returns Self, which means nothing outside a class."""
+    try:
+        return beartype(function)
+    except BeartypeDecorHintPep673Exception:
+        return function
+
+
+# Before the first import of a reference module, and only for those that state shapes: the others
+# validate their input themselves, which a check in front of them would hide.
+SHAPED = [path.stem for path in REFERENCE.glob("*.py") if "jaxtyping" in path.read_text("utf-8")]
+jaxtyping.install_import_hook([f"refsampler.{name}" for name in SHAPED], f"{__name__}.checked")
 
 # The same examples on every run; no deadline, because the machine's load is no property of ours.
 hypothesis.settings.register_profile(

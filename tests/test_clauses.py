@@ -73,6 +73,14 @@ def test_texts_are_sentences():
             assert sentence.isascii(), clause.id
 
 
+def test_capabilities_are_those_that_a_backend_can_declare():
+    from refsampler.backends.protocol import Feature
+
+    named = {clause.capability for clause in clauses.load().clauses} - {""}
+    assert named <= {feature.value for feature in Feature}
+    assert "seed" in named
+
+
 def test_a_field_is_read():
     contract = clauses.parse(toml(capability='"seed"', needs='"gpu"', departs='"Does not."'))
     (clause,) = contract.clauses

@@ -34,7 +34,7 @@ def build(kind: str, source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory) -> Path:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what a checkout holds, with its links, so that no build folder lands in ours."""
     copy = tmp_path_factory.mktemp("checkout")
     for top in TOPS:
@@ -46,7 +46,7 @@ def checkout(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sdist(checkout, tmp_path_factory) -> Path:
+def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = build("sdist", checkout, tmp_path_factory.mktemp("sdist"))
     target = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(archive) as tar:
