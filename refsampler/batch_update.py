@@ -21,9 +21,9 @@ class Direction(Enum):
 
 
 class AddedRequest(NamedTuple):
-    """A request that took row `index`; `output` is live and grows while it runs."""
+    """A request that took `row`; its `output` is live and grows while it runs."""
 
-    index: int
+    row: int
     params: SamplingParams
     prompt: Sequence[int]
     output: Sequence[int]

@@ -27,6 +27,7 @@ LOWEST_TEMPERATURE = 1e-2
 MAX_SEQUENCES = 16384
 MAX_LISTED_LOGPROBS = 128
 _BIAS_LIMIT = 100.0
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 class ParameterError(ValueError):
@@ -288,8 +289,10 @@ def _check_logprobs(params: SamplingParams) -> None:
 
 def _check_bias(params: SamplingParams) -> None:
     for token, bias in params.logit_bias:
-        allowed = "a finite number, or -inf as a ban"
-        if math.isnan(_number(f"logit_bias[{token}]", bias, allowed)) or bias == math.inf:
+        allowed = "a number that is finite in float32, or -inf as a ban"
+        _number(f"logit_bias[{token}]", bias, allowed)
+        # beyond float32 a bias becomes +-inf: it would lift a ban, or be one
+        if not (abs(bias) <= _FLOAT32_MAX or bias == -math.inf):
             raise ParameterError(f"logit_bias[{token}]", bias, allowed)
     biased = [token for token, _ in params.logit_bias]
     if len(set(biased)) < len(biased):
