@@ -70,7 +70,6 @@ class Feature(StrEnum):
     NOISE = "noise"
     PROCESSED = "processed"
     SAME_PATH = "same_path"
-    GREEDY = "greedy"
     PENALTIES = "penalties"
     MASKS = "masks"
     LOGPROBS = "logprobs"

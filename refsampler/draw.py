@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int, Int32, Int64
@@ -19,8 +19,12 @@ __all__ = ["Drawn", "FilterAndDraw", "Fold", "Rows", "draw", "exponential_noise"
 
 
 class Fold(StrEnum):
-    """A step that a kernel takes over from the pipeline."""
+    """A step that a kernel takes over from the pipeline.
 
+    GREEDY needs TEMPERATURE: the kernel gets temperature 0 on greedy rows and its id counts there.
+    """
+
+    GREEDY = "greedy"
     TEMPERATURE = "temperature"
     MIN_P = "min_p"
     TOP_K = "top_k"
@@ -34,7 +38,7 @@ class Rows:
     Attributes:
         top_k: 1..V; V is off for that row.
         top_p: (0, 1]; 1 is off for that row.
-        temperature: None unless folded; 1 on greedy rows.
+        temperature: None unless folded; 1 on greedy rows, 0 if greedy is folded too.
         min_p: None unless folded; 0 is off for that row.
         seed: the request's seed as a signed 64-bit integer; 0 where `seeded` is False.
         step: how many ids this request has drawn before.
@@ -60,6 +64,7 @@ class Drawn(NamedTuple):
     processed_logits: Float32[Tensor, "num_tokens vocab"] | None = None
 
 
+@runtime_checkable
 class FilterAndDraw(Protocol):
     """What a level-1 kernel does: top-k, top-p and one draw a row (clause `order.pipeline`)."""
 

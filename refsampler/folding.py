@@ -14,13 +14,30 @@ from torch import Tensor
 
 from refsampler.draw import Drawn, FilterAndDraw, Fold, Rows
 from refsampler.metadata import SamplingMetadata
+from refsampler.params import GREEDY_EPSILON
 
-__all__ = ["call_kernel", "kernel_rows"]
+__all__ = ["call_kernel", "divisor", "handed_over", "kernel_rows"]
+
+
+def handed_over(folds: AbstractSet[Fold], metadata: SamplingMetadata) -> AbstractSet[Fold]:
+    """Return the folds that keep the order: nothing custom between, min-p after temperature.
+
+    Args:
+        folds: what the kernel declares.
+        metadata: the batch, whose processors may stand between the steps.
+
+    """
+    processors = metadata.logitsprocs
+    if processors.has_custom_argmax_invariant:
+        return folds - {Fold.GREEDY, Fold.TEMPERATURE, Fold.MIN_P}
+    if processors.min_p is not None and Fold.MIN_P not in folds:
+        return folds - {Fold.GREEDY, Fold.TEMPERATURE}
+    return folds
 
 
 def call_kernel(
     kernel: FilterAndDraw,
-    folds: AbstractSet[Fold],
+    folded: AbstractSet[Fold],
     logits: Float32[Tensor, "num_tokens vocab"],
     temperature: Float32[Tensor, " num_tokens"],
     metadata: SamplingMetadata,
@@ -29,19 +46,25 @@ def call_kernel(
 
     Args:
         kernel: the filter and draw of a level-1 backend.
-        folds: steps that it takes over.
+        folded: steps that it takes over in this batch, as `handed_over` says.
         logits: after step 6.
-        temperature: 1 on greedy rows.
+        temperature: below 1e-5 on greedy rows.
         metadata: the batch.
 
     """
-    folded = _handed_over(folds, metadata)
-    x = logits if Fold.TEMPERATURE in folded else logits / temperature[:, None]
+    x = logits if Fold.TEMPERATURE in folded else logits / divisor(temperature)[:, None]
     if Fold.MIN_P not in folded:
         for processor in metadata.logitsprocs.argmax_invariant:
             x = processor.apply(x)
     result = kernel(x, kernel_rows(metadata, temperature, folded))
     return result if isinstance(result, Drawn) else Drawn(result)
+
+
+def divisor(
+    temperature: Float32[Tensor, " num_tokens"],
+) -> Float32[Tensor, " num_tokens"]:
+    """Return what divides the logits: the temperature, 1 on greedy rows."""
+    return torch.where(temperature < GREEDY_EPSILON, torch.ones_like(temperature), temperature)
 
 
 def kernel_rows(
@@ -60,7 +83,7 @@ def kernel_rows(
     return Rows(
         top_k=metadata.top_k,
         top_p=metadata.top_p,
-        temperature=temperature if Fold.TEMPERATURE in folded else None,
+        temperature=_folded_temperature(temperature, folded),
         min_p=metadata.logitsprocs.min_p if Fold.MIN_P in folded else None,
         seed=torch.tensor(seeds, dtype=torch.int64, device=device),
         step=torch.tensor(metadata.steps, dtype=torch.int64, device=device),
@@ -69,14 +92,13 @@ def kernel_rows(
     )
 
 
-def _handed_over(folds: AbstractSet[Fold], metadata: SamplingMetadata) -> AbstractSet[Fold]:
-    """Return the folds that keep the order: nothing custom between, min-p after temperature."""
-    processors = metadata.logitsprocs
-    if processors.has_custom_argmax_invariant:
-        return folds - {Fold.TEMPERATURE, Fold.MIN_P}
-    if processors.min_p is not None and Fold.MIN_P not in folds:
-        return folds - {Fold.TEMPERATURE}
-    return folds
+def _folded_temperature(
+    temperature: Float32[Tensor, " num_tokens"], folded: AbstractSet[Fold]
+) -> Float32[Tensor, " num_tokens"] | None:
+    """Return what the kernel divides by: 0 on greedy rows if it takes those, else 1."""
+    if Fold.TEMPERATURE not in folded:
+        return None
+    return temperature if Fold.GREEDY in folded else divisor(temperature)
 
 
 def _signed(seed: int) -> int:

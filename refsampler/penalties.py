@@ -30,7 +30,7 @@ def repetition(
     counts: Int64[Tensor, "num_tokens vocab"],
     penalties: Float32[Tensor, " num_tokens"],
 ) -> Float32[Tensor, "num_tokens vocab"]:
-    """x/r if x > 0, else x*r, once per distinct id that occurs (clause `penalty.repetition`)."""
+    """Return x/r if x > 0, else x*r, once per distinct id that occurs (clause `penalty.repetition`)."""
     r = penalties[:, None]
     penalised = torch.where(logits > 0, logits / r, logits * r)
     return torch.where(counts > 0, penalised, logits)
@@ -41,7 +41,7 @@ def frequency(
     output_counts: Int64[Tensor, "num_tokens vocab"],
     penalties: Float32[Tensor, " num_tokens"],
 ) -> Float32[Tensor, "num_tokens vocab"]:
-    """x - f * (count in the output); the prompt does not count (clause `penalty.frequency`)."""
+    """Subtract f * (count in the output); the prompt does not count (clause `penalty.frequency`)."""
     return logits - penalties[:, None] * output_counts
 
 
@@ -50,7 +50,7 @@ def presence(
     output_counts: Int64[Tensor, "num_tokens vocab"],
     penalties: Float32[Tensor, " num_tokens"],
 ) -> Float32[Tensor, "num_tokens vocab"]:
-    """x - s if the id occurs in the output (clause `penalty.presence`)."""
+    """Subtract s if the id occurs in the output (clause `penalty.presence`)."""
     return logits - penalties[:, None] * (output_counts > 0)
 
 

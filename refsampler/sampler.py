@@ -6,6 +6,7 @@ Read `Sampler.__call__` top to bottom.  It is vLLM 0.25.1's v1 Sampler as the co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import get_args
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from refsampler.bad_words import mask_bad_words
 from refsampler.draw import FilterAndDraw, Fold, draw
-from refsampler.folding import call_kernel
+from refsampler.folding import call_kernel, divisor, handed_over
 from refsampler.logprobs import LogprobsMode, LogprobsTensors, gather
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
@@ -134,20 +135,17 @@ class Sampler:
             those the filters left, the latter only if `want_processed`.
 
         """
-        assert not (metadata.all_greedy and metadata.all_random), (  # noqa: S101 - batch.flags says so
-            "all_greedy and all_random exclude each other"
-        )
+        if metadata.all_greedy and metadata.all_random:
+            msg = "all_greedy and all_random are both set: they exclude each other"
+            raise AssertionError(msg)
         greedy_ids = logits.argmax(dim=-1)
-        if metadata.all_greedy:
+        folded = handed_over(self.folds, metadata)
+        if metadata.all_greedy and Fold.GREEDY not in folded:
             return greedy_ids, logits
-        temperature = metadata.temperature
-        if temperature is None:
-            msg = "temperature = None is refused: allowed only if all_greedy"
-            raise ValueError(msg)
+        temperature = _temperatures(metadata, logits)
         greedy = temperature < GREEDY_EPSILON
-        divisor = torch.where(greedy, torch.ones_like(temperature), temperature)
-        drawn, filtered = self._draw(logits, divisor, metadata, want_processed=want_processed)
-        sampled = torch.where(greedy, greedy_ids, drawn)
+        drawn, filtered = self._draw(logits, temperature, metadata, folded, want_processed)
+        sampled = drawn if Fold.GREEDY in folded else torch.where(greedy, greedy_ids, drawn)
         return sampled, torch.where(greedy[:, None], logits, filtered)
 
     def _draw(
@@ -155,14 +153,14 @@ class Sampler:
         logits: Float32[Tensor, "num_tokens vocab"],
         temperature: Float32[Tensor, " num_tokens"],
         metadata: SamplingMetadata,
-        *,
+        folded: AbstractSet[Fold],
         want_processed: bool,
     ) -> tuple[Int64[Tensor, " num_tokens"], Float32[Tensor, "num_tokens vocab"]]:
         """Draw every row, here or in the kernel; without a kernel's own logits, show ours."""
         if self.kernel is None:
             filtered = _filter(logits, temperature, metadata)
             return draw(filtered, metadata.generators, self.dtype), filtered
-        drawn = call_kernel(self.kernel, self.folds, logits, temperature, metadata)
+        drawn = call_kernel(self.kernel, folded, logits, temperature, metadata)
         ids = drawn.ids.to(torch.int64)
         if drawn.processed_logits is not None:
             return ids, drawn.processed_logits
@@ -268,13 +266,25 @@ def _force_end_of_thinking(
     return holder.apply(logits, predict_bonus_token=predict_bonus_token)
 
 
+def _temperatures(
+    metadata: SamplingMetadata, logits: Float32[Tensor, "num_tokens vocab"]
+) -> Float32[Tensor, " num_tokens"]:
+    """Return each row's temperature; None is 0 everywhere, and only an all-greedy batch has it."""
+    if metadata.temperature is not None:
+        return metadata.temperature
+    if metadata.all_greedy:
+        return torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
+    msg = "temperature = None is refused: allowed only if all_greedy"
+    raise ValueError(msg)
+
+
 def _filter(
     logits: Float32[Tensor, "num_tokens vocab"],
     temperature: Float32[Tensor, " num_tokens"],
     metadata: SamplingMetadata,
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Temperature, min-p and other argmax-invariant processors, top-k, then top-p of the rest."""
-    x = logits / temperature[:, None]
+    x = logits / divisor(temperature)[:, None]
     for processor in metadata.logitsprocs.argmax_invariant:
         x = processor.apply(x)
     if metadata.top_k is not None:
