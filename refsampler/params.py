@@ -198,7 +198,10 @@ def _number(field: str, value: object, allowed: str) -> float:
     """Return `value` as a float, or refuse it by type."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ParameterTypeError(field, value, allowed)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ParameterError(field, value, allowed) from None
 
 
 def _integer(field: str, value: object, allowed: str) -> int:
