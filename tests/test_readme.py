@@ -1,0 +1,93 @@
+import re
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def first_column(heading: str) -> list[str]:
+    """The cells below a table's heading cell, without back quotes."""
+    table = README.partition(f"| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [row.split("|")[1].strip().strip("`") for row in table]
+
+
+@pytest.fixture
+def adapter():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    namespace: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), namespace)  # noqa: S102 - the README's own example
+    return namespace["backend"]
+
+
+def rows(top_k=None, top_p=None):
+    return SimpleNamespace(
+        top_k=None if top_k is None else torch.tensor(top_k, dtype=torch.int32),
+        top_p=None if top_p is None else torch.tensor(top_p),
+    )
+
+
+def drawn(adapter, logits, **filters) -> list[set[int]]:
+    """The ids that 200 draws reach, row by row. A kept id here has probability 1/4 or more, so each
+    misses one with probability (3/4)^200 < 1e-24."""
+    seen = [adapter.draw(torch.tensor(logits), rows(**filters)) for _ in range(200)]
+    return [set(ids.tolist()) for ids in torch.stack(seen, dim=1)]
+
+
+def test_the_adapter_is_a_level_one_kernel(adapter):
+    from refsampler.backends.protocol import Kernel
+
+    assert isinstance(adapter, Kernel)
+    assert adapter.capabilities.level == 1
+
+
+def test_the_adapter_filters_as_the_contract_says(adapter):
+    torch.manual_seed(0)
+    flat, steps = [0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, -9.0]
+    assert drawn(adapter, [flat, flat]) == [{0, 1, 2, 3}] * 2
+    assert drawn(adapter, [steps, flat], top_k=[1, 4]) == [{1, 2}, {0, 1, 2, 3}]
+    assert [len(ids) for ids in drawn(adapter, [flat, flat], top_p=[0.5, 0.51])] == [2, 3]
+    # After top-k the two survivors weigh 1/2 each: p = 1/2 leaves one, p = 1 is no filter.
+    assert [len(s) for s in drawn(adapter, [steps] * 2, top_k=[2, 2], top_p=[0.5, 1.0])] == [1, 2]
+
+
+def test_the_adapter_survives_what_a_kernel_must(adapter):
+    broken = torch.full((2, 3), torch.nan)
+    broken[1] = -torch.inf
+    assert set(adapter.draw(broken, rows()).tolist()) <= {0, 1, 2}
+    assert adapter.draw(torch.zeros(0, 3), rows()).shape == (0,)
+
+
+def test_statuses_and_exit_codes_are_those_of_the_program():
+    from refsampler.conformance.verdict import ExitCode, Status
+
+    assert set(first_column("status")) == {status.name for status in Status}
+    codes = [value for name, value in vars(ExitCode).items() if name.isupper()]
+    assert first_column("exit code") == [str(code) for code in sorted(codes)]
+
+
+def test_extras_are_those_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(first_column("extra")) == set(project["optional-dependencies"])
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README + CONTRIBUTING + script))
+    assert {"check", "test"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_commands_exist():
+    from refsampler.conformance.cli import main
+
+    named = set(re.findall(r"\brefsampler ([a-z][a-z-]*)", README + CONTRIBUTING))
+    assert {"check", "clauses", "explain"} <= named
+    assert named <= set(main.list_commands(click.Context(main)))
