@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
-__all__ = ["LogprobsMode", "LogprobsTensors", "gather", "token_ranks"]
+__all__ = ["LOGPROBS_MODES", "LogprobsMode", "LogprobsTensors", "gather", "token_ranks"]
 
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,9 @@ class LogprobsTensors:
 
     """
 
-    logprob_token_ids: Int32[Tensor, "..."]
+    logprob_token_ids: Int32[Tensor, ...]
     logprobs: Float32[Tensor, "num_tokens columns"]
-    selected_token_ranks: Int64[Tensor, "..."]
+    selected_token_ranks: Int64[Tensor, ...]
     valid: Bool[Tensor, "num_tokens columns"]
 
 
@@ -86,10 +87,10 @@ def token_ranks(
 
 
 def _full_row(values: Float32[Tensor, "num_tokens vocab"]) -> LogprobsTensors:
-    """Return every value, with neither ids nor ranks, as the speculative verifier wants them."""
+    """Return a copy of the values, without ids and ranks, as the speculative verifier wants it."""
     return LogprobsTensors(
         logprob_token_ids=torch.empty(0, dtype=torch.int32, device=values.device),
-        logprobs=values,
+        logprobs=values.clone(),
         selected_token_ranks=torch.empty(0, dtype=torch.int64, device=values.device),
         valid=torch.ones_like(values, dtype=torch.bool),
     )

@@ -71,7 +71,7 @@ class SamplingMetadata:
     steps: Sequence[int]
 
     @classmethod
-    def from_requests(  # noqa: PLR0913 - each keyword is one independent engine setting
+    def from_requests(
         cls,
         requests: Sequence[Request],
         vocab_size: int,
@@ -119,7 +119,7 @@ class SamplingMetadata:
         )
 
     @classmethod
-    def assemble(  # noqa: PLR0913 - the persistent batch owns each of these apart
+    def assemble(
         cls,
         requests: Sequence[Request],
         outputs: Sequence[Sequence[int]],

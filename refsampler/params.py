@@ -27,6 +27,15 @@ LOWEST_TEMPERATURE = 1e-2
 MAX_SEQUENCES = 16384
 MAX_LISTED_LOGPROBS = 128
 _BIAS_LIMIT = 100.0
+_REAL_FIELDS = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "temperature",
+    "temperature_floor",
+    "top_p",
+    "min_p",
+)
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
@@ -116,7 +125,7 @@ class SamplingParams:
         _check_sequences(self)
 
     def _become_effective(self) -> None:
-        effective: dict[str, Any] = {}
+        effective: dict[str, Any] = {field: float(getattr(self, field)) for field in _REAL_FIELDS}
         if 0 < self.temperature < self.temperature_floor:
             effective["temperature"] = self.temperature_floor
         if self.seed == -1:
@@ -126,7 +135,7 @@ class SamplingParams:
         for field in ("logprobs", "prompt_logprobs"):
             if getattr(self, field) is True:
                 effective[field] = 1
-        if effective.get("temperature", self.temperature) < GREEDY_EPSILON:
+        if effective["temperature"] < GREEDY_EPSILON:
             effective |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
         for field, value in effective.items():
             object.__setattr__(self, field, value)
@@ -156,7 +165,8 @@ class SamplingParams:
         given = {name: value for name, value in fields.items() if value is not None}
         if logit_bias is not None:
             given["logit_bias"] = tuple(
-                (token, max(-_BIAS_LIMIT, min(_BIAS_LIMIT, bias)))
+                # in this order NaN survives, to be refused
+                (token, min(max(bias, -_BIAS_LIMIT), _BIAS_LIMIT))
                 for token, bias in logit_bias.items()
             )
         return cls(**given)

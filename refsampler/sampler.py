@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
@@ -17,7 +16,7 @@ from torch import Tensor
 from refsampler.bad_words import mask_bad_words
 from refsampler.draw import FilterAndDraw, Fold, draw
 from refsampler.folding import call_kernel, divisor, handed_over
-from refsampler.logprobs import LogprobsMode, LogprobsTensors, gather
+from refsampler.logprobs import LOGPROBS_MODES, LogprobsMode, LogprobsTensors, gather
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.penalties import apply_penalties, count_tokens
@@ -57,7 +56,7 @@ class Sampler:
 
     def __init__(
         self,
-        logprobs_mode: LogprobsMode = "raw_logprobs",
+        logprobs_mode: str = "raw_logprobs",
         *,
         use_fp64_gumbel: bool = True,
         filter_and_draw: FilterAndDraw | None = None,
@@ -75,7 +74,7 @@ class Sampler:
         metadata: SamplingMetadata,
         *,
         predict_bonus_token: bool = False,
-        logprobs_mode: LogprobsMode | None = None,
+        logprobs_mode: str | None = None,
     ) -> SamplerOutput:
         """Sample one id a row; the caller's logits stay as they are (clause `input.untouched`).
 
@@ -167,12 +166,13 @@ class Sampler:
         return ids, _filter(logits, temperature, metadata) if want_processed else logits
 
 
-def _known_mode(mode: LogprobsMode) -> LogprobsMode:
+def _known_mode(mode: str) -> LogprobsMode:
     """Return the mode, or refuse it by name."""
-    if mode not in get_args(LogprobsMode):
-        msg = f"logprobs_mode = {mode!r} is refused: allowed are {get_args(LogprobsMode)}"
-        raise ValueError(msg)
-    return mode
+    for known in LOGPROBS_MODES:
+        if mode == known:
+            return known
+    msg = f"logprobs_mode = {mode!r} is refused: allowed are {', '.join(LOGPROBS_MODES)}"
+    raise ValueError(msg)
 
 
 def _no_rows(logits: Float[Tensor, "num_tokens vocab"]) -> SamplerOutput:
