@@ -113,7 +113,7 @@ def test_a_custom_processor_between_keeps_everything_before_it_here():
 def test_processed_values_come_from_the_kernel_or_else_from_the_reference():
     params = SamplingParams(temperature=0.5, top_k=1, logprobs=0)
     own = torch.tensor([[0.0, 0.0, 7.0]])
-    output = run(Spy(own), TOP, params, mode="processed_logits")
-    assert output.logprobs_tensors.logprobs.tolist() == [[7]]
-    output = run(Spy(), TOP, params, mode="processed_logits")
-    assert output.logprobs_tensors.logprobs.tolist() == [[-INF]]
+    for kernel, shown in ((Spy(own), 7), (Spy(), -INF)):
+        logprobs = run(kernel, TOP, params, mode="processed_logits").logprobs_tensors
+        assert logprobs is not None
+        assert logprobs.logprobs.tolist() == [[shown]]

@@ -12,12 +12,18 @@ VALUES = torch.tensor([[0.0, 3.0, 1.0, 2.0], [4.0, 4.0, 4.0, -INF]])
 SAMPLED = torch.tensor([3, 1])
 
 
+def gathered(count, listed):
+    result = gather(VALUES, SAMPLED, count, listed)
+    assert result is not None
+    return result
+
+
 def test_nothing_asked_for_is_none():
     assert gather(VALUES, SAMPLED, None, {}) is None
 
 
 def test_zero_is_the_sampled_id_only():
-    result = gather(VALUES, SAMPLED, 0, {})
+    result = gathered(0, {})
     assert result.logprob_token_ids.tolist() == [[3], [1]]
     assert result.logprob_token_ids.dtype == torch.int32
     assert result.logprobs.tolist() == [[2], [4]]
@@ -26,7 +32,7 @@ def test_zero_is_the_sampled_id_only():
 
 
 def test_top_n_follows_the_sampled_id_which_may_occur_twice():
-    result = gather(VALUES, SAMPLED, 2, {})
+    result = gathered(2, {})
     assert result.logprob_token_ids[0].tolist() == [3, 1, 3]
     assert result.logprobs[0].tolist() == [2, 3, 2]
     assert result.logprobs[1].tolist() == [4, 4, 4]
@@ -34,14 +40,14 @@ def test_top_n_follows_the_sampled_id_which_may_occur_twice():
 
 
 def test_minus_one_is_the_full_row_without_ids_and_ranks():
-    result = gather(VALUES, SAMPLED, -1, {0: (1,)})
+    result = gathered(-1, {0: (1,)})
     assert torch.equal(result.logprobs, VALUES)
     assert result.logprob_token_ids.shape == result.selected_token_ranks.shape == (0,)
 
 
 def test_each_row_gets_what_it_asked_for():
     # row 0 lists ids 2, 0, 1; row 1 wants the top 1
-    result = gather(VALUES, SAMPLED, 1, {0: (2, 0, 1)})
+    result = gathered(1, {0: (2, 0, 1)})
     assert result.logprob_token_ids[0].tolist() == [3, 2, 0, 1]
     assert result.logprobs[0].tolist() == [2, 1, 0, 3]
     assert result.logprob_token_ids[1, 2:].tolist() == [0, 0]
@@ -50,7 +56,7 @@ def test_each_row_gets_what_it_asked_for():
 
 
 def test_a_row_without_a_list_is_padded_beside_a_list():
-    result = gather(VALUES, SAMPLED, None, {1: (3,)})
+    result = gathered(None, {1: (3,)})
     assert result.logprob_token_ids.tolist() == [[3, 0], [1, 3]]
     assert result.valid.tolist() == [[True, False], [True, True]]
     # a listed id that is masked is -inf and valid; padding is -inf and not

@@ -26,6 +26,11 @@ def sample(logits, *requests, sampler=None, **options):
     return (sampler or Sampler())(tensor, metadata, **options)
 
 
+def logprobs_of(output):
+    assert output.logprobs_tensors is not None
+    return output.logprobs_tensors
+
+
 def ids(logits, *requests, **options):
     return sample(logits, *requests, **options).sampled_token_ids.flatten().tolist()
 
@@ -34,7 +39,7 @@ def processed(logits, *requests, **options):
     wanting = [replace(r, params=replace(r.params, logprobs=-1)) for r in requests]
     sampler = Sampler("processed_logits")
     output = sample(logits, *wanting, sampler=sampler, **options)
-    tensors = output.logprobs_tensors
+    tensors = logprobs_of(output)
     # the top V of every row, put back in the order of the ids
     rows = torch.full((len(requests), len(logits[0])), math.nan)
     columns = tensors.logprob_token_ids[:, 1:].long()
@@ -179,8 +184,8 @@ def test_processed_values_of_a_greedy_row_are_the_same_alone_and_mixed():
 def test_modes_show_raw_or_processed_logits_or_logprobs(mode):
     one = request(temperature=0.5, logit_bias=((0, 1.0),), logprob_token_ids=(0, 1))
     output = sample([[1, 0]], one, sampler=Sampler(mode))
-    shown = output.logprobs_tensors.logprobs[0, 1:].tolist()
-    logits = [1, 0] if mode.startswith("raw") else [4, 0]
+    shown = logprobs_of(output).logprobs[0, 1:].tolist()
+    logits: list[float] = [1, 0] if mode.startswith("raw") else [4, 0]
     if mode.endswith("logprobs"):
         logits = [x - math.log(math.exp(logits[0]) + math.exp(logits[1])) for x in logits]
     # float32 log-softmax: contract, "Rounding"
@@ -190,7 +195,7 @@ def test_modes_show_raw_or_processed_logits_or_logprobs(mode):
 def test_a_call_may_override_the_mode():
     one = request(logprobs=0, temperature=0)
     output = sample([[1, 0]], one, logprobs_mode="raw_logits")
-    assert output.logprobs_tensors.logprobs.tolist() == [[1]]
+    assert logprobs_of(output).logprobs.tolist() == [[1]]
 
 
 def test_raw_logits_do_not_alias_the_callers():
@@ -198,7 +203,7 @@ def test_raw_logits_do_not_alias_the_callers():
     metadata = replace(
         SamplingMetadata.from_requests([request(temperature=0)], 2), max_num_logprobs=-1
     )
-    shown = Sampler("raw_logits")(logits, metadata).logprobs_tensors.logprobs
+    shown = logprobs_of(Sampler("raw_logits")(logits, metadata)).logprobs
     assert shown.data_ptr() != logits.data_ptr()
 
 
@@ -277,7 +282,7 @@ def test_custom_processors_act_in_the_step_that_fits():
     metadata = replace(
         SamplingMetadata.from_requests([one], 3, custom=[Halve, Reverse]), max_num_logprobs=-1
     )
-    shown = Sampler("processed_logits")(logits, metadata).logprobs_tensors.logprobs
+    shown = logprobs_of(Sampler("processed_logits")(logits, metadata)).logprobs
     # reversed [4,0,8], penalty on id 2 [4,0,7], T [8,0,14], halved
     assert shown.tolist() == [[4, 0, 7]]
 
