@@ -342,7 +342,7 @@ def build_logitsprocs(
 def _refuse_with_drafts(params: SamplingParams) -> None:
     """Refuse what the verifier cannot honour (clause `spec.processors`)."""
     if params.min_p > GREEDY_EPSILON:
-        raise ParameterError("min_p", params.min_p, "0 with speculative decoding")
+        raise ParameterError("min_p", params.min_p, "at most 1e-05 with speculative decoding")
     if params.logit_bias:
         raise ParameterError("logit_bias", params.logit_bias, "none with speculative decoding")
 

@@ -1,0 +1,56 @@
+"""Request and ThinkingMarkers: what they refuse, and how they say it."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from refsampler.params import ParameterError, SamplingParams
+from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
+
+
+@pytest.mark.parametrize(
+    ("field", "token", "lowest"),
+    [
+        ("prompt", 10, 0),
+        ("prompt", PLACEHOLDER, 0),
+        ("output", 10, -1),
+        ("output", -2, -1),
+        ("drafts", 10, -1),
+        ("drafts", -2, -1),
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused(field, token, lowest):
+    request = replace(Request(), **{field: (3, token)})
+    with pytest.raises(ParameterError) as error:
+        request.verify(10)
+    assert str(error.value) == f"{field} = {token} is refused: allowed is ids from {lowest} to 9"
+
+
+def test_boundary_ids_and_placeholders_are_admitted():
+    Request(prompt=(0, 9), output=(0, PLACEHOLDER, 9), drafts=(PLACEHOLDER, 9)).verify(10)
+
+
+def test_verify_covers_the_parameters():
+    with pytest.raises(ParameterError, match="eos_token_id = 10 is refused"):
+        Request(SamplingParams(eos_token_id=10)).verify(10)
+
+
+def test_a_request_may_ask_for_all_logprobs_unless_the_model_caps_them():
+    request = Request(SamplingParams(logprobs=-1))
+    request.verify(50)
+    with pytest.raises(ParameterError, match="at most 20 logprobs a token"):
+        request.verify(50, max_logprobs=20)
+
+
+def test_requests_are_values():
+    assert Request(prompt=(1,)) == Request(prompt=(1,))
+    with pytest.raises(FrozenInstanceError):
+        Request().prompt = (1,)  # type: ignore[misc]  # the point of the test
+
+
+@pytest.mark.parametrize("field", ["start", "end"])
+def test_a_marker_has_at_least_one_id(field):
+    given = {"start": (1,), "end": (2,), field: ()}
+    with pytest.raises(ParameterError) as error:
+        ThinkingMarkers(**given)
+    assert str(error.value) == f"{field} = () is refused: allowed is at least one id"
