@@ -57,6 +57,14 @@ def test_the_adapter_filters_as_the_contract_says(adapter):
     assert [len(s) for s in drawn(adapter, [steps] * 2, top_k=[2, 2], top_p=[0.5, 1.0])] == [1, 2]
 
 
+def test_the_adapter_cuts_nothing_at_one(adapter, monkeypatch):
+    # Id 1 has mass e^-50 and would win with this noise; float64 sums of the mass above it are 1.
+    noise = torch.tensor([1.0, 1e-30], dtype=torch.float64)
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self: self.copy_(noise))
+    logits = torch.tensor([[0.0, -50.0], [0.0, -50.0]])
+    assert adapter.draw(logits, rows(top_p=[1.0, 0.5])).tolist() == [1, 0]
+
+
 def test_the_adapter_survives_what_a_kernel_must(adapter):
     broken = torch.full((2, 3), torch.nan)
     broken[1] = -torch.inf
