@@ -1,6 +1,7 @@
 """Request and ThinkingMarkers: what they refuse, and how they say it."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,8 @@ from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
     ],
 )
 def test_ids_outside_the_vocabulary_are_refused(field, token, lowest):
-    request = replace(Request(), **{field: (3, token)})
+    ids: dict[str, Any] = {field: (3, token)}
+    request = Request(**ids)
     with pytest.raises(ParameterError) as error:
         request.verify(10)
     assert str(error.value) == f"{field} = {token} is refused: allowed is ids from {lowest} to 9"
