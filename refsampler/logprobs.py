@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import unwrap
 from typing import Literal, get_args
 
 import torch
@@ -40,6 +42,8 @@ def gather(
     sampled: Int64[Tensor, " num_tokens"],
     max_num_logprobs: int | None,
     listed: Mapping[int, Sequence[int]],
+    *,
+    compile_ranks: bool = False,
 ) -> LogprobsTensors | None:
     """Collect what each row asked for (clause `logprobs.gather`).
 
@@ -51,6 +55,7 @@ def gather(
         sampled: the ids of this step.
         max_num_logprobs: None is none, 0 the sampled id, N also the top N, -1 the full row.
         listed: row -> ids whose values it wants.
+        compile_ranks: count ranks with `compiled_token_ranks`.
 
     Raises:
         ValueError: if N exceeds the vocabulary.
@@ -70,10 +75,11 @@ def gather(
     ids, valid = _pad(wanted)
     ids = torch.cat([sampled[:, None], ids], dim=-1)
     valid = torch.cat([torch.ones_like(sampled[:, None], dtype=torch.bool), valid], dim=-1)
+    ranks = compiled_token_ranks if compile_ranks else token_ranks
     return LogprobsTensors(
         logprob_token_ids=ids.to(torch.int32),
         logprobs=torch.where(valid, values.gather(-1, ids), -torch.inf),
-        selected_token_ranks=token_ranks(values, sampled),
+        selected_token_ranks=ranks(values, sampled),
         valid=valid,
     )
 
@@ -84,6 +90,38 @@ def token_ranks(
     """Count the entries that are >= the sampled one, itself included (clause `logprobs.rank`)."""
     chosen = values.gather(-1, sampled[:, None])
     return (values >= chosen).sum(dim=-1)
+
+
+def compiled_token_ranks(
+    values: Float32[Tensor, "num_tokens vocab"],
+    sampled: Int64[Tensor, " num_tokens"],
+    compiler: str | Callable[..., object] = "inductor",
+) -> Int64[Tensor, " num_tokens"]:
+    """Return `token_ranks` without its [num_tokens, vocab] mask in memory.
+
+    Compiled once for every number of rows: torch.compile would compile one row apart from several,
+    but an unbacked dimension has no size to specialise on.
+
+    Args:
+        values: logprobs or logits.
+        sampled: ids to rank.
+        compiler: backend of torch.compile.
+
+    """
+    from torch._dynamo.decorators import mark_unbacked
+
+    # views, so that the caller's tensors carry no marks into a torch.compile of the caller's
+    values, sampled = values[:], sampled[:]
+    mark_unbacked(values, 0)
+    mark_unbacked(sampled, 0)
+    return _compiled(compiler)(values, sampled)
+
+
+@cache
+def _compiled(compiler: str | Callable[..., object]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return `token_ranks` as torch compiles it with that backend."""
+    # checks of types and shapes at run time, if someone put them around it, are not for the compiler
+    return torch.compile(unwrap(token_ranks), backend=compiler)
 
 
 def _full_row(values: Float32[Tensor, "num_tokens vocab"]) -> LogprobsTensors:

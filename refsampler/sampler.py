@@ -51,6 +51,7 @@ class Sampler:
         use_fp64_gumbel: race in float64; False is vLLM's default float32 race.
         filter_and_draw: replaces top-k, top-p and the draw, and what `folds` adds.
         folds: steps the kernel takes over; temperature and min-p are the optional ones.
+        compile_ranks: count logprob ranks with torch.compile; needs a C++ compiler on a CPU.
 
     """
 
@@ -61,12 +62,14 @@ class Sampler:
         use_fp64_gumbel: bool = True,
         filter_and_draw: FilterAndDraw | None = None,
         folds: frozenset[Fold] = frozenset({Fold.TOP_K, Fold.TOP_P}),
+        compile_ranks: bool = False,
     ) -> None:
         """Refuse a mode that does not exist."""
         self.logprobs_mode = _known_mode(logprobs_mode)
         self.dtype = torch.float64 if use_fp64_gumbel else torch.float32
         self.kernel = filter_and_draw
         self.folds = folds
+        self.compile_ranks = compile_ranks
 
     def __call__(
         self,
@@ -112,7 +115,13 @@ class Sampler:
         # 8 logprobs
         values = _shown(mode, raw, processed)
         listed = metadata.logprob_token_ids or {}
-        logprobs = gather(values, sampled, metadata.max_num_logprobs, listed)
+        logprobs = gather(
+            values,
+            sampled,
+            metadata.max_num_logprobs,
+            listed,
+            compile_ranks=self.compile_ranks,
+        )
         # 9 int32 [num_tokens, 1]
         return SamplerOutput(
             sampled_token_ids=sampled.to(torch.int32)[:, None],
