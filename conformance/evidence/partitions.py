@@ -1,0 +1,66 @@
+"""Coarse views of a row: where kernels cut and where wrong probabilities lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from refsampler.conformance.evidence.arrays import FloatArray, IntArray, frozen
+from refsampler.conformance.evidence.cells import Cells, masses
+
+__all__ = ["Partition", "partitions"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Cells grouped into buckets.
+
+    Attributes:
+        name: what the buckets are.
+        bucket_of_cell: [cells].
+        probs: [buckets] exact mass, positive.
+        ordered: whether unions of the first buckets mean something.
+
+    """
+
+    name: str
+    bucket_of_cell: IntArray
+    probs: FloatArray
+    ordered: bool
+
+    def fold(self, counts: IntArray) -> IntArray:
+        """Return the counts [buckets] of counts [cells]."""
+        folded = np.zeros(self.probs.size, dtype=np.int64)
+        np.add.at(folded, self.bucket_of_cell, counts)
+        return folded
+
+
+def partitions(cells: Cells) -> tuple[Partition, ...]:
+    """Return the views that have at least two buckets; each lump is a bucket of its own."""
+    single = cells.probs.size - len(cells.labels)
+    probs, ids, vocab = cells.probs[:single], cells.ids[:single], cells.live.vocab
+    order = np.argsort(-probs, kind="stable")
+    rank = np.empty(single, dtype=np.int64)
+    rank[order] = np.arange(single)
+    middle = np.empty(single)
+    middle[order] = np.cumsum(probs[order]) - probs[order] / 2
+    views = (
+        ("rank, 16 equal masses", (middle * 16).astype(np.int64), True),
+        ("rank, 128 equal masses", (middle * 128).astype(np.int64), True),
+        ("octave of rank", np.log2(rank + 1.0).astype(np.int64), True),
+        ("id, 16 blocks", ids * 16 // vocab, True),
+        ("id, 256 blocks", ids * 256 // vocab, True),
+        ("id mod 32", ids % 32, False),
+        ("id mod 128", ids % 128, False),
+        ("id // 1024", ids // 1024, True),
+    )
+    made = (_partition(name, raw, cells, ordered) for name, raw, ordered in views)
+    return tuple(one for one in made if one.probs.size > 1)
+
+
+def _partition(name: str, raw: IntArray, cells: Cells, ordered: bool) -> Partition:
+    lumps = np.arange(len(cells.labels)) + (int(raw.max(initial=-1)) + 1)
+    _, bucket = np.unique(np.concatenate([raw, lumps]), return_inverse=True)
+    probs = masses(bucket.astype(np.int64), cells.probs, int(bucket.max()) + 1)
+    return Partition(name, frozen(bucket.astype(np.int64)), frozen(probs), ordered)
