@@ -12,7 +12,14 @@ import torch
 from jaxtyping import Bool, Float32, Int32, Int64
 from torch import Tensor
 
-__all__ = ["LOGPROBS_MODES", "LogprobsMode", "LogprobsTensors", "gather", "token_ranks"]
+__all__ = [
+    "LOGPROBS_MODES",
+    "LogprobsMode",
+    "LogprobsTensors",
+    "compiled_token_ranks",
+    "gather",
+    "token_ranks",
+]
 
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 LOGPROBS_MODES: tuple[LogprobsMode, ...] = get_args(LogprobsMode)
