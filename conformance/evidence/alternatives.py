@@ -82,8 +82,8 @@ def uniform_grid(row: RowLaw, bits: int) -> FloatArray:
 def narrow_cumsum(row: RowLaw, dtype: npt.DTypeLike) -> FloatArray:
     """Inverse CDF on a cumulative sum kept in a narrow float, added one id at a time."""
     sums = np.cumsum(row.probs.astype(dtype), dtype=dtype).astype(np.float64)
-    law = np.diff(sums, prepend=0.0)
-    return np.asarray(law, dtype=np.float64) if law.sum() > 0 else row.probs
+    law: FloatArray = np.diff(sums, prepend=0.0)
+    return law if law.sum() > 0 else row.probs
 
 
 def zero_noise(row: RowLaw, bits: int) -> FloatArray:
@@ -99,7 +99,8 @@ def noise_floor(row: RowLaw, bits: int) -> FloatArray:
 
 def id_tilt(row: RowLaw, slope: float) -> FloatArray:
     """A linear preference for low ids (or, negative, high ids)."""
-    return row.probs * (1 + slope * (1 - 2 * row.ids / max(row.vocab - 1, 1)))
+    height = row.ids / max(row.vocab - 1, 1)
+    return row.probs * (1 + slope * (1 - 2 * height))
 
 
 def log_rank_tilt(row: RowLaw, slope: float) -> FloatArray:
@@ -111,7 +112,8 @@ def log_rank_tilt(row: RowLaw, slope: float) -> FloatArray:
 
 def parity_tilt(row: RowLaw, slope: float) -> FloatArray:
     """A preference for even ids."""
-    return row.probs * (1 + slope * (1 - 2.0 * (row.ids % 2)))
+    law: FloatArray = row.probs * (1 + slope * (1 - 2.0 * (row.ids % 2)))
+    return law
 
 
 Place = Literal["first id", "last id", "last rank", "first rank"]

@@ -126,7 +126,8 @@ class Cells:
     def fold(self, law: FloatArray) -> FloatArray:
         """Return the law [cells] of a law [live] on single ids."""
         mass = masses(self.cell_of_id[self.live.ids], law, self.probs.size)
-        return mass / mass.sum()
+        folded: FloatArray = mass / mass.sum()
+        return folded
 
     def tally(self, counts: IntArray) -> Tally:
         """Sort counts [vocab] of draws into cells.

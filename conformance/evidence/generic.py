@@ -19,7 +19,6 @@ batches, a tenth of the draws so far).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,15 +97,16 @@ class LearntBet:
         """Bet on the batch [buckets] with what was learnt before it, then learn from it."""
         if self._counts.any():
             seen = np.flatnonzero(batch)
-            for at, law in enumerate(self._predictions()):
-                ratio = clipped_log_ratio(self._probs, law, self._delta)
-                self._log[at] += float(batch[seen] @ ratio[seen])
+            ratios = clipped_log_ratio(self._probs, self._predictions(), self._delta)
+            self._log += ratios[:, seen] @ batch[seen]
         self._counts += batch
 
-    def _predictions(self) -> Iterator[FloatArray]:
-        draws = int(self._counts.sum())
-        for strength in CONCENTRATIONS:
-            yield (strength * self._probs + self._counts) / (strength + draws)
+    def _predictions(self) -> FloatArray:
+        """Return the learnt laws [concentrations, buckets]."""
+        strength = np.array(CONCENTRATIONS)[:, None]
+        laws: FloatArray = strength * self._probs + self._counts
+        laws /= laws.sum(axis=-1, keepdims=True)
+        return laws
 
     @property
     def log_e(self) -> float:

@@ -42,12 +42,12 @@ RATIO_FLOOR = 1e-300
 """Smallest score: log e stays finite, and normalising after the floor keeps it valid."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ClipBounds:
-    """Least and largest value of the clipped likelihood ratio."""
+    """Least and largest value of the clipped likelihood ratio, one pair an alternative."""
 
-    low: float
-    high: float
+    low: FloatArray
+    high: FloatArray
 
 
 def clip_bounds(p: FloatArray, q: FloatArray, delta: float) -> ClipBounds:
@@ -55,39 +55,41 @@ def clip_bounds(p: FloatArray, q: FloatArray, delta: float) -> ClipBounds:
 
     Args:
         p: [cells] exact law, positive.
-        q: [cells] alternative law.
+        q: [..., cells] alternative laws.
         delta: radius of the ball in total variation.
 
     Returns:
-        a and b; both are 1 if q lies in the ball, where nothing can be told apart.
+        a and b [...]; both are 1 if q lies in the ball, where nothing can be told apart.
 
     """
-    if 0.5 * float(np.abs(q - p).sum()) <= delta:
-        return ClipBounds(1.0, 1.0)
-    order = np.argsort(q / p)
-    mass_p, mass_q = np.cumsum(p[order]), np.cumsum(q[order])
-    above_p, above_q = np.cumsum(p[order[::-1]]), np.cumsum(q[order[::-1]])
-    beyond = mass_p > delta
-    low = float((mass_q[beyond] / (mass_p[beyond] - delta)).min(initial=1.0))
-    high = float((above_q / (above_p + delta)).max(initial=1.0))
-    return ClipBounds(low, high)
+    rising = np.argsort(q / p, axis=-1)
+    p_rising, q_rising = p[rising], np.take_along_axis(q, rising, axis=-1)
+    below_p, below_q = np.cumsum(p_rising, axis=-1), np.cumsum(q_rising, axis=-1)
+    above_p = np.cumsum(p_rising[..., ::-1], axis=-1)
+    above_q = np.cumsum(q_rising[..., ::-1], axis=-1)
+    beyond = below_p > delta
+    lows = np.where(beyond, below_q / np.where(beyond, below_p - delta, 1.0), np.inf)
+    inside = 0.5 * np.abs(q - p).sum(axis=-1) <= delta
+    return ClipBounds(
+        low=np.where(inside, 1.0, lows.min(axis=-1)),
+        high=np.where(inside, 1.0, (above_q / (above_p + delta)).max(axis=-1)),
+    )
 
 
 def clipped_log_ratio(p: FloatArray, q: FloatArray, delta: float) -> FloatArray:
-    """Return log e [cells] of the clipped likelihood ratio; sup over the ball of E[e] is 1.
+    """Return log e [..., cells] of the clipped likelihood ratio; sup over the ball of E[e] is 1.
 
     Normalised by (1) after clipping, so rounding in a and b costs growth of 1e-16, not validity.
     """
     bounds = clip_bounds(p, q, delta)
-    if bounds.low == bounds.high:
-        return np.zeros_like(p)
-    return _normalised_log(p, np.clip(q / p, bounds.low, bounds.high), delta)
+    score = np.clip(q / p, bounds.low[..., None], bounds.high[..., None])
+    return _normalised_log(p, score, delta)
 
 
 def heterogeneous_log_ratio(
     p: FloatArray, q: FloatArray, delta: float, cap: float = 20.0
 ) -> FloatArray:
-    """Return log e [cells] of q/p clipped to [1/cap, cap]: O(cells), for rows drawn once each.
+    """Return log e [..., cells] of q/p clipped to [1/cap, cap]: O(cells), for rows drawn once each.
 
     Valid by (1) for every cap; not optimal where the ratio ranges wider than the fault is.
     """
@@ -96,8 +98,8 @@ def heterogeneous_log_ratio(
 
 def _normalised_log(p: FloatArray, score: FloatArray, delta: float) -> FloatArray:
     score = np.maximum(score, RATIO_FLOOR)
-    span = float(score.max() - score.min())
-    log_e: FloatArray = np.log(score) - np.log(float(p @ score) + delta * span)
+    bound = score @ p + delta * (score.max(axis=-1) - score.min(axis=-1))
+    log_e: FloatArray = np.log(score) - np.log(bound)[..., None]
     return log_e
 
 
