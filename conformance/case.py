@@ -23,7 +23,7 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.logits import LogitsRecipe
 from refsampler.request import Request, ThinkingMarkers
 
-__all__ = ["Case", "CaseId", "Hazard", "Layout", "decode_case", "encode_case"]
+__all__ = ["Case", "CaseId", "Hazard", "Layout", "decode_case", "encode_case", "lay_out"]
 
 CaseId = str
 

@@ -10,8 +10,6 @@ from refsampler.clauses import ClauseId
 
 __all__ = ["Certainty", "Exact", "ExitCode", "LogE", "Power", "Status", "Verdict"]
 
-CaseId = str
-
 
 class Status(StrEnum):
     """Outcome of a clause; only PASS and FAIL speak about the backend's behaviour."""
@@ -102,7 +100,7 @@ class Verdict:
     clause: ClauseId
     status: Status
     expected: Status | None
-    case: CaseId | None
+    case: str | None
     certainty: Certainty
     effect: str
     draws: int
