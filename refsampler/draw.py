@@ -72,6 +72,7 @@ class FilterAndDraw(Protocol):
         self, logits: Float32[Tensor, "num_tokens vocab"], rows: Rows, /
     ) -> Int[Tensor, " num_tokens"] | Drawn:
         """Return one id a row, int32 or int64 (clause `output.form`)."""
+        ...
 
 
 def draw(
