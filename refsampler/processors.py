@@ -120,6 +120,11 @@ class _Minimum:
     output: Sequence[int]
 
 
+def _minimum_of(request: AddedRequest) -> _Minimum | None:
+    least, stop_ids = request.params.min_tokens, request.params.all_stop_token_ids
+    return _Minimum(least, stop_ids, request.output) if least else None
+
+
 class MinTokens(LogitsProcessor):
     """Ban stop and eos ids while fewer than min_tokens ids exist (clause `mask.min-tokens`).
 
@@ -138,12 +143,7 @@ class MinTokens(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow the batch; outputs are live, so growth needs no update."""
-
-        def admit(request: AddedRequest) -> _Minimum | None:
-            least, stop_ids = request.params.min_tokens, request.params.all_stop_token_ids
-            return _Minimum(least, stop_ids, request.output) if least else None
-
-        self._minimum = follow_rows(self._minimum, batch_update, admit)
+        self._minimum = follow_rows(self._minimum, batch_update, _minimum_of)
 
     def apply(
         self, logits: Float32[Tensor, "num_tokens vocab"]
@@ -156,6 +156,10 @@ class MinTokens(LogitsProcessor):
             for token in minimum.stop_ids
         }
         return keep(logits, _cells(banned, logits) == 0)
+
+
+def _biases_of(request: AddedRequest) -> tuple[tuple[int, float], ...] | None:
+    return request.params.logit_bias or None
 
 
 class LogitBias(LogitsProcessor):
@@ -172,11 +176,7 @@ class LogitBias(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow the batch."""
-
-        def admit(request: AddedRequest) -> tuple[tuple[int, float], ...] | None:
-            return request.params.logit_bias or None
-
-        self._biases = follow_rows(self._biases, batch_update, admit)
+        self._biases = follow_rows(self._biases, batch_update, _biases_of)
 
     def apply(
         self, logits: Float32[Tensor, "num_tokens vocab"]
@@ -194,6 +194,10 @@ class LogitBias(LogitsProcessor):
         return keep(logits + bias, ~banned)
 
 
+def _min_p_of(request: AddedRequest) -> float | None:
+    return request.params.min_p or None
+
+
 class MinP(LogitsProcessor):
     """Keep ids whose probability is at least min_p times the largest (clause `min-p.keep`)."""
 
@@ -209,13 +213,9 @@ class MinP(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow the batch; `min_p` is one value a row, or None if no row has one."""
-
-        def admit(request: AddedRequest) -> float | None:
-            return request.params.min_p or None
-
         if batch_update is None:
             return
-        self._by_row = follow_rows(self._by_row, batch_update, admit)
+        self._by_row = follow_rows(self._by_row, batch_update, _min_p_of)
         values = [self._by_row.get(row, 0.0) for row in range(batch_update.batch_size)]
         tensor = torch.tensor(values, dtype=torch.float32, device=self.device)
         self.min_p = tensor if self._by_row else None
@@ -246,16 +246,16 @@ class PerRequestProcessor(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow the batch."""
+        self._functions = follow_rows(self._functions, batch_update, self._function_of)
 
-        def admit(request: AddedRequest) -> Callable[[_Row], _Row] | None:
-            function = self.new_req_logits_processor(request.params)
-            if function is None:
-                return None
-            if len(inspect.signature(function).parameters) == 3:
-                return partial(function, request.prompt, request.output)
-            return partial(function, request.output)
-
-        self._functions = follow_rows(self._functions, batch_update, admit)
+    def _function_of(self, request: AddedRequest) -> Callable[[_Row], _Row] | None:
+        """Return the new request's function of the row alone, or None."""
+        function = self.new_req_logits_processor(request.params)
+        if function is None:
+            return None
+        if len(inspect.signature(function).parameters) == 3:
+            return partial(function, request.prompt, request.output)
+        return partial(function, request.output)
 
     def apply(
         self, logits: Float32[Tensor, "num_tokens vocab"]
