@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
@@ -141,9 +142,7 @@ class SamplingMetadata:
         listed = {i: one.logprob_token_ids for i, one in enumerate(params) if one.logprob_token_ids}
         all_greedy = all(one.greedy for one in params)
 
-        def floats(values: Sequence[float]) -> Float32[Tensor, " num_tokens"]:
-            return torch.tensor(values, dtype=torch.float32, device=device)
-
+        floats = partial(torch.tensor, dtype=torch.float32, device=device)
         return cls(
             temperature=None if all_greedy else floats(_temperatures(params)),
             all_greedy=all_greedy,
