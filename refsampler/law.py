@@ -46,6 +46,7 @@ class TargetLaw:
         magnitude: M, the largest |intermediate| / T over ids within 40 nats of the top; the law
             is known to a total variation of 2^-23 M.
         valid: False where there is no law: NaN, +inf or nothing finite.
+        lump_count: how many ids of the tie class are kept; 0 without one.
 
     """
 
@@ -59,6 +60,7 @@ class TargetLaw:
     exact: Bool[Tensor, " rows"]
     magnitude: Float64[Tensor, " rows"]
     valid: Bool[Tensor, " rows"]
+    lump_count: Int64[Tensor, " rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ def _law(logits: Float[Tensor, "rows vocab"], seen: Seen) -> TargetLaw:
         exact=kept.known & valid,
         magnitude=torch.where(valid, row.magnitude(kept.hull), 0.0),
         valid=valid,
+        lump_count=kept.count,
     )
 
 

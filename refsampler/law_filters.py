@@ -74,7 +74,7 @@ def top_k(row: Row, kept: Kept, k: Int64[Tensor, " rows"], semantics: Semantics)
         return kept
     probabilities = semantics.top_p_mass == "joint"
     band = row.band + (row.softmax_error(kept.hull) if probabilities else 0.0)
-    ranking = Ranking.of(row.x, kept.hull, row.sound, band)
+    ranking = Ranking.of(row.x, _contenders(row, kept, k, band), row.sound, band)
     least, most = ranking.at(kept.least()), ranking.at(kept.most())
     exactly = semantics.top_k_ties == "exactly_k"
 
@@ -87,6 +87,22 @@ def top_k(row: Row, kept: Kept, k: Int64[Tensor, " rows"], semantics: Semantics)
         return kept.cut(surely, maybe)
     room = torch.minimum(ties.round(), k[:, None] - above)
     return kept.cut_by_count(surely, maybe, ranking.count_of_class(kept, surely, maybe, room, room))
+
+
+def _contenders(
+    row: Row, kept: Kept, k: Int64[Tensor, " rows"], band: Float64[Tensor, " rows"]
+) -> Bool[Tensor, "rows vocab"]:
+    """Return the ids that matter to top-k: others need not be ranked.
+
+    An id more than a band below the k-th of the core cannot pass, and an id more than two bands
+    below it cannot come before one that passes.
+    """
+    deepest = int(k.max())
+    if deepest * 8 > row.x.shape[-1]:
+        return kept.hull
+    certain = torch.where(kept.core, row.x, -torch.inf).topk(deepest, dim=-1).values
+    kth = certain.gather(-1, k[:, None] - 1)
+    return kept.hull & (row.x >= kth - 2 * band[:, None])
 
 
 @dataclass(frozen=True, slots=True)

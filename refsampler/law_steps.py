@@ -122,14 +122,18 @@ def _repetition(row: Row, seen: Seen) -> Row:
 
 def _frequency(row: Row, seen: Seen) -> Row:
     """Subtract f for each time that an id occurs (clause `penalty.frequency`)."""
-    counts = _counts(seen.history(seen.semantics.count_scope), row.x)
-    return _reduced(row, _parameter(seen, "frequency_penalty", row.x) * counts)
+    penalty = _parameter(seen, "frequency_penalty", row.x)
+    if not bool(penalty.any()):
+        return row
+    return _reduced(row, penalty * _counts(seen.history(seen.semantics.count_scope), row.x))
 
 
 def _presence(row: Row, seen: Seen) -> Row:
     """Subtract s from each id that occurs (clause `penalty.presence`)."""
-    counts = _counts(seen.history(seen.semantics.count_scope), row.x)
-    return _reduced(row, _parameter(seen, "presence_penalty", row.x) * (counts > 0))
+    penalty = _parameter(seen, "presence_penalty", row.x)
+    if not bool(penalty.any()):
+        return row
+    return _reduced(row, penalty * (_counts(seen.history(seen.semantics.count_scope), row.x) > 0))
 
 
 def _reduced(row: Row, term: Float64[Tensor, "rows vocab"]) -> Row:
