@@ -1,0 +1,3 @@
+"""Samplers of other engines, called on given logits without a model."""
+
+__all__: list[str] = []
