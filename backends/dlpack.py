@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ class ArrayRows:
     seeded: Any
 
 
-@dataclass(frozen=True, slots=True)
 class ArrayKernel:
     """Wraps a function on arrays; nothing is copied on the way in or out.
 
@@ -43,9 +42,15 @@ class ArrayKernel:
 
     """
 
-    function: Callable[[Any, ArrayRows], Any]
-    capabilities: Capabilities
-    from_dlpack: Callable[[Any], Any] = field(default=np.from_dlpack)
+    def __init__(
+        self,
+        function: Callable[[Any, ArrayRows], Any],
+        capabilities: Capabilities,
+        from_dlpack: Callable[[Any], Any] = np.from_dlpack,
+    ) -> None:
+        self.function = function
+        self.capabilities = capabilities
+        self.from_dlpack = from_dlpack
 
     def draw(self, logits: Tensor, rows: Rows) -> Drawn:
         """Return the function's ids, and its processed logits if it gave them."""

@@ -78,5 +78,6 @@ def test_the_sampler_compiles_the_count_if_asked(counter, monkeypatch):
         metadata = SamplingMetadata.from_requests(requests[:size], 3)
         output = Sampler(compile_ranks=True)(logits[:size], metadata)
         assert output.sampled_token_ids.tolist() == [[1]] * size
+        assert output.logprobs_tensors is not None
         assert output.logprobs_tensors.selected_token_ranks.tolist() == [2] * size
     assert counter.frame_count == 1

@@ -178,15 +178,18 @@ def test_a_numpy_function_is_a_kernel():
     assert draw.ids[1] in (0, 2)
     assert not draw.form
     assert not draw.changed
+    assert draw.processed is not None
     assert draw.processed.tolist()[0] == [-np.inf, -np.inf, 1.0]
 
 
 def test_a_numpy_function_sees_the_callers_memory_and_may_give_ids_alone():
     seen = []
-    kernel = ArrayKernel(
-        lambda logits, _: seen.append(logits) or logits.argmax(-1).astype(np.int32),
-        Capabilities(name="first", version="1", level=1),
-    )
+
+    def first(logits, _):
+        seen.append(logits)
+        return logits.argmax(-1).astype(np.int32)
+
+    kernel = ArrayKernel(first, Capabilities(name="first", version="1", level=1))
     logits = torch.tensor([[0.0, 1.0]])
     zero = torch.zeros(1, dtype=torch.int64)
     drawn = kernel.draw(logits, Rows(None, None, None, None, zero, zero, zero.bool(), {}))

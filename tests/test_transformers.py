@@ -39,6 +39,11 @@ def rows(batch, *, top_k=None, top_p=None, temperature=None, min_p=None, generat
     )
 
 
+def processed(drawn):
+    assert drawn.processed_logits is not None
+    return drawn.processed_logits
+
+
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
@@ -86,10 +91,10 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 )  # fmt: skip
 def test_kept_sets(kernel, x, parameters, kept):
     one = rows(1, **{name: [value] for name, value in parameters.items()})
-    processed = kernel.draw(torch.tensor([x]), one).processed_logits[0]
-    assert (processed > -INF).nonzero()[:, 0].tolist() == kept
+    left = processed(kernel.draw(torch.tensor([x]), one))[0]
+    assert (left > -INF).nonzero()[:, 0].tolist() == kept
     scaled = torch.tensor(x) / parameters.get("temperature", 1.0)
-    assert torch.equal(processed[kept], scaled[kept])
+    assert torch.equal(left[kept], scaled[kept])
 
 
 def test_rows_of_different_parameters_keep_their_places(kernel):
@@ -97,7 +102,7 @@ def test_rows_of_different_parameters_keep_their_places(kernel):
     drawn = kernel.draw(
         logits, rows(5, top_k=[1, 3, 1, 2, 3], temperature=[1.0, 1.0, 2.0, 1.0, 0.0])
     )
-    assert drawn.processed_logits.tolist() == [
+    assert processed(drawn).tolist() == [
         [3.0, -INF, -INF],
         [3.0, 1.0, 2.0],
         [1.5, -INF, -INF],
@@ -139,7 +144,7 @@ def test_a_seeded_row_draws_the_same_bits_in_every_batch(kernel):
         handed = logits.t().contiguous().t()
         drawn = kernel.draw(handed, rows(size, top_p=top_p, generators=generators))
         assert drawn.ids[place] == alone.ids[0]
-        assert torch.equal(drawn.processed_logits[place], alone.processed_logits[0])
+        assert torch.equal(processed(drawn)[place], processed(alone)[0])
 
 
 @pytest.mark.clause("seed.reproducible")
@@ -173,6 +178,7 @@ def test_behind_the_pipeline_a_greedy_row_keeps_its_logprobs(kernel):
     logits = torch.tensor([[1.0, 3.0], [4.0, 2.0]])
     output = sampler(logits, SamplingMetadata.from_requests(requests, 2))
     assert output.sampled_token_ids.tolist() == [[1], [0]]
+    assert output.logprobs_tensors is not None
     assert output.logprobs_tensors.logprobs[:, 0].tolist() == [3.0, 8.0]
 
 
