@@ -100,14 +100,16 @@ def noise_floor(row: RowLaw, bits: int) -> FloatArray:
 def id_tilt(row: RowLaw, slope: float) -> FloatArray:
     """A linear preference for low ids (or, negative, high ids)."""
     height = row.ids / max(row.vocab - 1, 1)
-    return row.probs * (1 + slope * (1 - 2 * height))
+    law: FloatArray = row.probs * (1 + slope * (1 - 2 * height))
+    return law
 
 
 def log_rank_tilt(row: RowLaw, slope: float) -> FloatArray:
     """A preference for probable ids that is linear in the logarithm of the rank."""
     position = np.empty(row.probs.size)
     position[_by_rank(row)] = np.log1p(np.arange(row.probs.size))
-    return row.probs * (1 + slope * (1 - 2 * position / max(position.max(), 1.0)))
+    position /= max(position.max(), 1.0)
+    return row.probs * (1 + slope * (1 - 2 * position))
 
 
 def parity_tilt(row: RowLaw, slope: float) -> FloatArray:

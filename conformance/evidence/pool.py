@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from refsampler.conformance.evidence.alternatives import Alternative
+from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 
 __all__ = ["ClausePool", "PlannedCase", "equal_weights", "fuzz_weight"]
@@ -54,6 +55,8 @@ class ClausePool:
         log_threshold: ln(1/alpha) of the clause.
         log_e_max: largest log E_c at any look.
         failed: True once log E_c reached the threshold.
+        best: the bet that carried most at that largest look, an alternative over all cases or one
+            case; None while E_c never exceeded 1.
 
     """
 
@@ -73,10 +76,12 @@ class ClausePool:
         self.log_threshold = log_threshold
         self.log_e_max = 0.0
         self.failed = False
+        self.best: Component | None = None
         self._open = not planned
         self._weights = weights
         self._alternatives = alternatives
         self._latest: dict[str, CaseEvidence] = {}
+        self._components: dict[str, FloatArray] = {}
 
     def update(self, evidence: CaseEvidence) -> float:
         """Replace what one case says, look, and return log E_c.
@@ -93,8 +98,11 @@ class ClausePool:
         if evidence.case not in self._weights:
             raise ValueError(f"case {evidence.case} is refused: allowed are the planned ones")
         self._latest[evidence.case] = evidence
+        self._components[evidence.case] = np.array(evidence.log_components)
         log_e = self.log_e
-        self.log_e_max = max(self.log_e_max, log_e)
+        if log_e > self.log_e_max:
+            self.log_e_max = log_e
+            self.best = max([*self._shared(), *self._single()], key=lambda one: one.log_weighted)
         self.failed = self.failed or log_e >= self.log_threshold
         return log_e
 
@@ -102,7 +110,7 @@ class ClausePool:
     def log_e(self) -> float:
         """Return log E_c now."""
         shared = [one.log_weighted for one in self._shared()]
-        single = [one.log_e + self._log_v(one.case) for one in self._latest.values()]
+        single = [one.log_weighted for one in self._single()]
         started = math.fsum(self._weights[case] for case in self._latest)
         silent = max(1 - started, 0.0)
         unbet = max(1 - math.fsum(one.weight for one in self._alternatives), 0.0)
@@ -110,20 +118,11 @@ class ClausePool:
         terms = np.array([*shared, *single, math.log(constant) if constant > 0 else -math.inf])
         return float(logsumexp(terms))
 
-    @property
-    def best(self) -> Component:
-        """Return the bet that carries most: an alternative over all cases, or one case."""
-        single = [
-            Component(f"{one.case}: {one.best.name}", one.log_e, one.log_e + self._log_v(one.case))
-            for one in self._latest.values()
-        ]
-        return max([*self._shared(), *single], key=lambda one: one.log_weighted)
-
     def _shared(self) -> list[Component]:
         """Return the pooled product of every alternative, with its weight in E_c."""
         products = np.zeros(len(self._alternatives))
-        for one in self._latest.values():
-            products = products + np.array(one.log_components)
+        for one in self._components.values():
+            products = products + one
         return [
             Component(
                 f"all cases: {one.name}",
@@ -133,5 +132,13 @@ class ClausePool:
             for one, log_e in zip(self._alternatives, products, strict=True)
         ]
 
-    def _log_v(self, case: str) -> float:
-        return math.log(self._weights[case]) + math.log(0.5)
+    def _single(self) -> list[Component]:
+        """Return what every started case says, with its weight in E_c."""
+        return [
+            Component(
+                f"{one.case}: {one.best.name}",
+                one.log_e,
+                one.log_e + math.log(self._weights[one.case]) + math.log(0.5),
+            )
+            for one in self._latest.values()
+        ]
