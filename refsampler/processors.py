@@ -181,7 +181,7 @@ class LogitBias(LogitsProcessor):
     def apply(
         self, logits: Float32[Tensor, "num_tokens vocab"]
     ) -> Float32[Tensor, "num_tokens vocab"]:
-        """Return logits + bias; -inf on either side is a ban, whatever stands on the other."""
+        """Return logits + bias; a bias of -inf is a ban, also of NaN or +inf."""
         bias = _cells(
             {
                 (row, token): value
@@ -190,8 +190,7 @@ class LogitBias(LogitsProcessor):
             },
             logits,
         )
-        banned = (bias == -torch.inf) | (logits == -torch.inf)
-        return keep(logits + bias, ~banned)
+        return keep(logits + bias, bias != -torch.inf)
 
 
 def _min_p_of(request: AddedRequest) -> float | None:

@@ -280,6 +280,18 @@ def test_preempting_and_resuming_changes_no_id():
     assert drawn(alone(), 12, preempt) == undisturbed
 
 
+def test_thinking_sees_the_live_output():
+    batch = PersistentBatch(V, thinking=ThinkingMarkers((1,), (2,)))
+    params = SamplingParams(thinking_token_budget=1, temperature=0)
+    batch.add(0, Request(params, prompt=(1,)))
+    logits = torch.tensor([[9.0, 0, 0, 0, 0, 0]])
+    seen = []
+    for _ in range(3):
+        seen.append(int(Sampler()(logits, batch.commit()).sampled_token_ids))
+        batch.accept(0, seen[-1:])
+    assert seen == [0, 2, 0]
+
+
 def test_a_preempted_request_is_a_value():
     batch = alone()
     drawn(batch, 2)
@@ -290,6 +302,7 @@ def test_a_preempted_request_is_a_value():
     for _ in range(2):
         batch.resume(preempted)
         assert batch.requests == before
+        assert batch.commit().steps == [2]
         tails.append(drawn(batch, 6))
         batch.remove(0)
     assert tails[0] == tails[1]
