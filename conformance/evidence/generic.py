@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import logsumexp
 
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray, frozen
 from refsampler.conformance.evidence.partitions import Partition
@@ -69,7 +68,7 @@ class EventBets:
     def log_e(self, counts: IntArray | FloatArray, draws: int) -> float:
         """Return log e of the mixture."""
         each = self.log_each(counts, draws)
-        return float(logsumexp(each)) - float(np.log(each.size))
+        return float(np.logaddexp.reduce(each, axis=None)) - float(np.log(each.size))
 
 
 def event_sets(partition: Partition, counts: IntArray | FloatArray) -> FloatArray:
@@ -111,4 +110,4 @@ class LearntBet:
     @property
     def log_e(self) -> float:
         """Return log e, averaged over the concentrations."""
-        return float(logsumexp(self._log)) - float(np.log(self._log.size))
+        return float(np.logaddexp.reduce(self._log, axis=None)) - float(np.log(self._log.size))

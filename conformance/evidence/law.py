@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import logsumexp
 
 from refsampler.conformance.evidence.alternatives import BANK, Alternative
 from refsampler.conformance.evidence.arrays import BoolArray, FloatArray, IntArray, frozen
@@ -227,7 +226,7 @@ class LawProcess:
         found = [
             _component(
                 f"frequency of {self.case.cells.describe(at)}",
-                float(logsumexp(cells) - np.log(cells.size)),
+                float(np.logaddexp.reduce(cells, axis=None) - np.log(cells.size)),
                 _CELL_EVENTS_SHARE,
             )
         ]
@@ -244,7 +243,7 @@ class LawProcess:
     @property
     def log_e(self) -> float:
         """Return log e of the case's mixture."""
-        return float(logsumexp([one.log_weighted for one in self.components]))
+        return float(np.logaddexp.reduce([one.log_weighted for one in self.components]))
 
     @property
     def best(self) -> Component:
@@ -256,7 +255,7 @@ class LawProcess:
         components = self.components
         return CaseEvidence(
             case=self.case.name,
-            log_e=float(logsumexp([one.log_weighted for one in components])),
+            log_e=float(np.logaddexp.reduce([one.log_weighted for one in components])),
             log_components=tuple(self.log_components.tolist()),
             best=max(components, key=lambda one: one.log_weighted),
             draws=self.draws,

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
 
 from refsampler.conformance.evidence.alternatives import Alternative
 from refsampler.conformance.evidence.arrays import FloatArray
@@ -116,7 +115,7 @@ class ClausePool:
         unbet = max(1 - math.fsum(one.weight for one in self._alternatives), 0.0)
         constant = (silent + unbet) / 2
         terms = np.array([*shared, *single, math.log(constant) if constant > 0 else -math.inf])
-        return float(logsumexp(terms))
+        return float(np.logaddexp.reduce(terms))
 
     def _shared(self) -> list[Component]:
         """Return the pooled product of every alternative, with its weight in E_c."""
