@@ -231,9 +231,14 @@ def test_greedy_is_exact_unless_arithmetic_rounds(params, certain):
 
 def test_a_forced_id_is_certain_after_any_rounding():
     markers = ThinkingMarkers(start=(0,), end=(1,))
-    params = {"thinking_token_budget": 1, "repetition_penalty": 1.1, "allowed_token_ids": (2, 3)}
     for temperature in (0.0, 0.7):
-        request = Request(SamplingParams(temperature=temperature, **params), (0, 2))
+        params = SamplingParams(
+            temperature=temperature,
+            thinking_token_budget=1,
+            repetition_penalty=1.1,
+            allowed_token_ids=(2, 3),
+        )
+        request = Request(params, (0, 2))
         law = target_law(torch.tensor([[9.0, 1.0, 1.0, 8.0]]), [request], thinking=markers)
         assert (ids(law.core), ids(law.hull), law.exact.item()) == ([1], [1], True)
         assert probs_of(law) == [0.0, 1.0, 0.0, 0.0]
