@@ -37,6 +37,7 @@ _REAL_FIELDS = (
     "min_p",
 )
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+_FLOAT32_NORMAL = 2.0**-126
 
 
 class ParameterError(ValueError):
@@ -128,6 +129,8 @@ class SamplingParams:
         effective: dict[str, Any] = {field: float(getattr(self, field)) for field in _REAL_FIELDS}
         if 0 < self.temperature < self.temperature_floor:
             effective["temperature"] = self.temperature_floor
+        # float32 must not make 0 of it, which would keep no id at all; the law is the same
+        effective["top_p"] = max(effective["top_p"], _FLOAT32_NORMAL)
         if self.seed == -1:
             effective["seed"] = None
         if self.thinking_token_budget == -1:
@@ -230,9 +233,10 @@ def _within(field: str, value: object, low: float, high: float, allowed: str) ->
 def _check_penalties(params: SamplingParams) -> None:
     for field in ("presence_penalty", "frequency_penalty"):
         _within(field, getattr(params, field), -2.0, 2.0, "a number from -2 to 2")
-    allowed = "a finite number above 0"
+    # what float32 holds as 0 or inf would leave the row without a law
+    allowed = "a number from 2**-126 to the largest float32"
     repetition = _number("repetition_penalty", params.repetition_penalty, allowed)
-    if not 0.0 < repetition < math.inf:
+    if not _FLOAT32_NORMAL <= repetition <= _FLOAT32_MAX:
         raise ParameterError("repetition_penalty", params.repetition_penalty, allowed)
 
 

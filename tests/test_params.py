@@ -11,7 +11,7 @@ INF = math.inf
 NAN = math.nan
 
 PENALTY = "a number from -2 to 2"
-REPETITION = "a finite number above 0"
+REPETITION = "a number from 2**-126 to the largest float32"
 TEMPERATURE = "a number from 0 (greedy) to 2"
 FLOOR = "a number from 0 (off) to 2"
 TOP_P = "a number above 0, at most 1 (off)"
@@ -31,7 +31,7 @@ REFUSED = [
     ("n", 16385, SEQUENCES),
     *[("presence_penalty", x, PENALTY) for x in (-2.01, 2.01, INF, -INF, NAN, 10**400)],
     *[("frequency_penalty", x, PENALTY) for x in (-2.01, 2.01, INF, -INF, NAN)],
-    *[("repetition_penalty", x, REPETITION) for x in (0.0, -0.5, INF, NAN, 10**400)],
+    *[("repetition_penalty", x, REPETITION) for x in (0, 2.0**-127, -0.5, 3.5e38, INF, NAN)],
     *[("temperature", x, TEMPERATURE) for x in (-0.01, 2.01, INF, NAN)],
     *[("temperature_floor", x, FLOOR) for x in (-0.01, 2.01, NAN)],
     *[("top_p", x, TOP_P) for x in (0.0, -0.1, 1.01, NAN)],
@@ -72,7 +72,7 @@ BOUNDARY = [
     ("n", (1, 16384)),
     ("presence_penalty", (-2, 2.0)),
     ("frequency_penalty", (-2.0, 2)),
-    ("repetition_penalty", (1e-30, 1e30)),
+    ("repetition_penalty", (2.0**-126, 3.4e38)),
     ("temperature", (0, 0.01, 2.0)),
     ("temperature_floor", (0, 2)),
     ("top_p", (1e-30, 1)),
@@ -198,6 +198,11 @@ def test_a_greedy_request_loses_its_filters_and_nothing_else():
     assert (params.top_p, params.top_k, params.min_p) == (1.0, 0, 0.0)
     assert (params.repetition_penalty, params.logit_bias) == (1.5, ((1, 2.0),))
     assert params.allowed_token_ids == (1, 2)
+
+
+def test_a_top_p_that_float32_would_make_zero_is_raised_and_shown():
+    assert SamplingParams(top_p=1e-50).top_p == 2.0**-126
+    assert SamplingParams(top_p=1e-30).top_p == 1e-30
 
 
 def test_a_raised_temperature_is_not_greedy_and_keeps_its_filters():
