@@ -1,0 +1,28 @@
+"""Checks: one file for each clause group; `all_checks()` is what a run can plan."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from refsampler.conformance.checks.base import Arrangement, Check, Finding, Kind, Trial
+
+__all__ = ["Arrangement", "Check", "Finding", "Kind", "Trial", "all_checks"]
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """Return every check, in the order in which a run takes them: cheap and exact first."""
+    from refsampler.conformance.checks import (
+        batches,
+        filters,
+        generated,
+        greedy,
+        inputs,
+        law,
+        logprobs,
+        processors,
+        seeds,
+    )
+
+    groups = (greedy, filters, processors, inputs, batches, seeds, logprobs, generated, law)
+    return tuple(check for group in groups for check in group.CHECKS)

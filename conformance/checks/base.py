@@ -1,0 +1,107 @@
+"""Check: cases of one clause group and a pure function that judges what a backend gave for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from refsampler.backends.protocol import Capabilities
+from refsampler.clauses import ClauseId
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.subject import Draw
+
+__all__ = ["Arrangement", "Check", "Finding", "Kind", "Trial", "alone", "clause_ids"]
+
+
+class Kind(StrEnum):
+    """How a check decides, hence what it may cost in false alarms."""
+
+    EXACT = "exact"
+    NEAR_CERTAIN = "near-certain"
+    LAW = "law"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A clause that was broken, as data.
+
+    Attributes:
+        clause: that was broken.
+        expected: what every right backend gives, in words.
+        seen: what this one gave.
+        charge: probability that a right backend shows this; 0 for an exact comparison.
+        row: of the batch, where one row is meant.
+        call: of the case, where one call is meant.
+
+    """
+
+    clause: ClauseId
+    expected: str
+    seen: str
+    charge: float = 0.0
+    row: int | None = None
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """One way to ask the same thing: a batch, its exact laws, and the draws of every call."""
+
+    case: Case
+    expected: Expected
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a check judges.
+
+    Attributes:
+        capabilities: of the backend.
+        arrangements: the case itself, then its other arrangements.
+        kind: of the check.
+
+    """
+
+    capabilities: Capabilities
+    arrangements: tuple[Arrangement, ...]
+    kind: Kind
+
+    @property
+    def case(self) -> Case:
+        """The case as planned."""
+        return self.arrangements[0].case
+
+
+def alone(case: Case) -> tuple[Case, ...]:
+    """Return the case as its only arrangement."""
+    return (case,)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What is asked of a backend about some clauses, and how the answer is judged.
+
+    Attributes:
+        name: unique, as shown by `refsampler explain`.
+        clauses: that its cases speak about.
+        kind: how it decides.
+        cases: (capabilities, run seed) -> cases; the same arguments give the same cases.
+        judge: what a trial shows beyond what is judged of every case (`checks.rows`).
+        arrange: case -> its arrangements, the case first.
+
+    """
+
+    name: str
+    clauses: tuple[ClauseId, ...]
+    kind: Kind
+    cases: Callable[[Capabilities, int], Iterable[Case]]
+    judge: Callable[[Trial], tuple[Finding, ...]] | None = None
+    arrange: Callable[[Case], tuple[Case, ...]] = alone
+
+
+def clause_ids(*names: str) -> tuple[ClauseId, ...]:
+    """Return names as clause ids."""
+    return tuple(ClauseId(name) for name in names)

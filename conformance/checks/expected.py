@@ -1,0 +1,125 @@
+"""Expected: the exact laws of a batch, computed once for rows that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from scipy.special import logsumexp
+
+from refsampler.conformance.case import Case
+from refsampler.conformance.logits import LogitsRecipe, RowRecipe
+from refsampler.law import target_law, trace_law
+from refsampler.request import Request
+from refsampler.semantics import Semantics
+
+__all__ = ["Expected", "RowExpected", "expect_row"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowExpected:
+    """What a right backend may give for one row.
+
+    Attributes:
+        greedy: the row takes an argmax.
+        valid: the row has a law; without one any id in range is right.
+        allowed: ids that may be given: the hull, or the admissible argmaxes of a greedy row.
+        core: ids that every right backend keeps.
+        least: [vocab] log-probability that an id has at least, whatever else is kept.
+        most: [vocab] log-probability that it has at most.
+
+    """
+
+    greedy: bool
+    valid: bool
+    allowed: Bool[np.ndarray, " vocab"]
+    core: Bool[np.ndarray, " vocab"]
+    least: Float64[np.ndarray, " vocab"]
+    most: Float64[np.ndarray, " vocab"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The laws of a batch.
+
+    Attributes:
+        distinct: one for each kind of row.
+        kind_of: row -> its place in `distinct`.
+
+    """
+
+    distinct: tuple[RowExpected, ...]
+    kind_of: Int64[np.ndarray, " num_tokens"]
+
+    @classmethod
+    def of(cls, case: Case, semantics: Semantics) -> Self:
+        """Compute the laws of a case; seeds and logprobs asked for do not matter."""
+        kinds: dict[tuple[RowRecipe, Request], int] = {}
+        kind_of = [
+            kinds.setdefault((recipe, _lawful(request)), len(kinds))
+            for recipe, request in zip(case.logits.rows, case.requests, strict=True)
+        ]
+        distinct = _laws(case, tuple(kinds), semantics) if kinds else ()
+        return cls(distinct, np.array(kind_of, dtype=np.int64))
+
+    def row(self, row: int) -> RowExpected:
+        """Return what is expected of a row of the batch."""
+        return self.distinct[self.kind_of[row]]
+
+
+def expect_row(
+    case: Case, recipe: RowRecipe, request: Request, semantics: Semantics
+) -> RowExpected:
+    """Return what is expected of a single row under the case's dtype and thinking markers."""
+    return _laws(case, ((recipe, _lawful(request)),), semantics)[0]
+
+
+def _lawful(request: Request) -> Request:
+    """Return the request without what cannot change its law."""
+    params = replace(request.params, seed=None, logprobs=None, logprob_token_ids=None)
+    return replace(request, params=params)
+
+
+def _laws(
+    case: Case, rows: Sequence[tuple[RowRecipe, Request]], semantics: Semantics
+) -> tuple[RowExpected, ...]:
+    recipe = LogitsRecipe(case.logits.vocab, tuple(row for row, _ in rows))
+    logits = recipe.build(case.dtype.torch)
+    law = target_law(logits, [request for _, request in rows], semantics, thinking=case.thinking)
+    found = []
+    for place, (_, request) in enumerate(rows):
+        greedy, valid = bool(law.greedy[place]), bool(law.valid[place])
+        core = (law.core & ~law.lumped)[place].numpy()
+        allowed = law.admissible[place].numpy()
+        least = most = law.logprobs[place].numpy()
+        if greedy:
+            core = allowed
+            most = np.where(allowed, 0.0, -np.inf)
+            least = most if allowed.sum() == 1 else np.full_like(most, -np.inf)
+        elif valid and not bool(law.exact[place]):
+            steps = trace_law(logits[place], request, semantics, thinking=case.thinking)
+            least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy())
+        if law.lumped[place].any():
+            # a tied id is kept by some right backends only
+            most = np.where(law.lumped[place].numpy(), 0.0, most)
+        found.append(RowExpected(greedy, valid, allowed, core, least, most))
+    return tuple(found)
+
+
+def _bounds(
+    x: Float64[np.ndarray, " vocab"], core: Bool[np.ndarray, " vocab"]
+) -> tuple[Float64[np.ndarray, " vocab"], Float64[np.ndarray, " vocab"]]:
+    """Return log-probabilities against the largest and the smallest kept set.
+
+    Float32 may move two logits against each other by 2^-21 of the larger one.
+    """
+    finite = np.isfinite(x)
+    top = x[finite].max()
+    slack = np.where(finite, 2.0**-21 * np.maximum(np.abs(x), abs(top)), 0.0)
+    smallest = x[core & finite] if (core & finite).any() else x[finite].max(keepdims=True)
+    least = np.where(core, x - logsumexp(x[finite]) - slack, -np.inf)
+    most = np.where(finite, np.minimum(x - logsumexp(smallest) + slack, 0.0), -np.inf)
+    return least, most

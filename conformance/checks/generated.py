@@ -1,0 +1,37 @@
+"""Generated batches: anything legal, judged by exact oracles only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks.base import Check, Kind, clause_ids
+from refsampler.conformance.strategies import EVERYTHING, cases, collect
+
+__all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
+
+COUNT = 220
+"""Batches a run."""
+
+_CLAUSES = clause_ids("output.returns", "draw.support", "input.untouched")
+
+
+def legal_features(capabilities: Capabilities) -> frozenset[Feature]:
+    """Return what generated requests may ask: around a kernel the pipeline does the rest."""
+    if capabilities.level > 1:
+        return capabilities.features
+    return EVERYTHING - {Feature.SEED} | (capabilities.features & {Feature.SEED})
+
+
+def strategy_for(capabilities: Capabilities):  # type: ignore[no-untyped-def]  # of Hypothesis
+    """Return the strategy of cases that are legal for the backend."""
+    return cases(features=legal_features(capabilities), dtypes=sorted(capabilities.dtypes))
+
+
+def _generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
+    found = collect(strategy_for(capabilities), COUNT, run_seed)
+    return tuple(replace(case, clauses=_CLAUSES) for case in found)
+
+
+CHECKS: tuple[Check, ...] = (Check("generated-batches", _CLAUSES, Kind.EXACT, _generated),)

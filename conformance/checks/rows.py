@@ -1,0 +1,203 @@
+"""What is judged of every case: form, range, untouched input, supports and near-certain rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.clauses import ClauseId
+from refsampler.conformance.checks.attribution import (
+    CERTAIN,
+    Evidence,
+    Kept,
+    Seen,
+    attribute,
+    ignored_parameter,
+)
+from refsampler.conformance.checks.base import Arrangement, Finding, Kind, Trial, clause_ids
+from refsampler.conformance.checks.expected import RowExpected
+from refsampler.conformance.checks.standing import owned_clauses
+
+__all__ = ["EVERY_CASE", "draw_charge", "judge_rows"]
+
+EVERY_CASE = clause_ids(
+    "output.form", "output.range", "output.returns", "input.untouched", "draw.support"
+)
+"""Clauses that every case speaks about, whatever it was made for."""
+
+_SHOWN_IDS = 8
+
+
+def draw_charge(draws: int) -> float:
+    """Return a bound on the probability that a right backend fails near-certain rows.
+
+    Each draw may be improbable with probability e^-35, and so may each certain id stay away; of the
+    latter a kind of row has at most one for each of its draws.
+    """
+    return 2 * draws * float(np.exp(-CERTAIN))
+
+
+def judge_rows(trial: Trial) -> tuple[Finding, ...]:
+    """Judge every row of every arrangement against its exact law, never side against side."""
+    findings: list[Finding] = []
+    for place, arrangement in enumerate(trial.arrangements):
+        findings += _judge_calls(trial.capabilities, arrangement)
+        if all(len(draw.ids) == len(arrangement.case.requests) for draw in arrangement.draws):
+            findings += _judge_laws(trial, arrangement, rearranged=place > 0)
+            findings += _judge_kept(trial, arrangement)
+    return tuple(findings)
+
+
+def _judge_calls(capabilities: Capabilities, arrangement: Arrangement) -> Iterator[Finding]:
+    vocab = arrangement.case.logits.vocab
+    rows = len(arrangement.case.requests)
+    right = f"int32 or int64 [{rows}]" if capabilities.level == 1 else f"int32 [{rows}, 1]"
+    for call, draw in enumerate(arrangement.draws):
+        if draw.form:
+            yield Finding(ClauseId("output.form"), right, draw.form, call=call)
+        if draw.changed and Feature.IN_PLACE not in capabilities.features:
+            yield Finding(
+                ClauseId("input.untouched"), "logits as handed over", "other logits", call=call
+            )
+        beyond = np.flatnonzero((draw.ids < 0) | (draw.ids >= vocab))
+        if len(beyond):
+            row = int(beyond[0])
+            yield Finding(
+                ClauseId("output.range"),
+                f"ids from 0 to {vocab - 1}",
+                f"id {draw.ids[row]} in row {row}",
+                row=row,
+                call=call,
+            )
+
+
+def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> Iterator[Finding]:
+    """Judge the draws of rows that are alike together."""
+    case, expected = arrangement.case, arrangement.expected
+    if not arrangement.draws or not case.requests:
+        return
+    ids = np.stack([draw.ids for draw in arrangement.draws])
+    seeded = np.array([request.params.seed is not None for request in case.requests])
+    for kind, law in enumerate(expected.distinct):
+        if not law.valid:
+            continue
+        for fresh in (True, False):
+            rows = np.flatnonzero((expected.kind_of == kind) & (seeded != fresh))
+            drawn = ids[:, rows].ravel()
+            drawn = drawn[(drawn >= 0) & (drawn < case.logits.vocab)]
+            if not len(drawn):
+                continue
+            counts = np.bincount(drawn, minlength=case.logits.vocab)
+            seen = Seen(counts, fresh=fresh, near_certain=trial.kind is not Kind.EXACT)
+            if not seen.fits(law):
+                yield from _blame(trial, arrangement, int(rows[0]), seen, law, rearranged)
+
+
+def _judge_kept(trial: Trial, arrangement: Arrangement) -> Iterator[Finding]:
+    """Compare the ids that a kernel says it kept with those it must and may keep."""
+    if Feature.PROCESSED not in trial.capabilities.features:
+        return
+    case = arrangement.case
+    for call, draw in enumerate(arrangement.draws):
+        if draw.processed is None or len(draw.processed) != len(case.requests):
+            continue
+        finite = torch.isfinite(draw.processed).cpu().numpy()
+        for row in range(len(case.requests)):
+            law = arrangement.expected.row(row)
+            kept = Kept(finite[row])
+            if law.greedy or not law.valid or kept.fits(law):
+                continue
+            clause = _clause(trial, arrangement, row, kept) or ClauseId("draw.support")
+            yield Finding(
+                clause,
+                f"kept ids {_ids(law.core)}" + (f" at most {_ids(law.allowed)}"),
+                f"kept ids {_ids(kept.ids)}",
+                row=row,
+                call=call,
+            )
+            return
+
+
+def _blame(
+    trial: Trial,
+    arrangement: Arrangement,
+    row: int,
+    seen: Seen,
+    law: RowExpected,
+    rearranged: bool,
+) -> Iterator[Finding]:
+    """Name the clause that was broken, and the parameter that had no effect, if that is so."""
+    words = _Words.of(seen, law)
+    clause = _clause(trial, arrangement, row, seen)
+    if clause is None:
+        clause = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
+    yield Finding(clause, words.expected, words.seen, words.charge, row)
+    neutral = ignored_parameter(arrangement.case, row, seen, trial.capabilities.semantics)
+    effect = ClauseId("effect.parameters")
+    if neutral and effect in arrangement.case.clauses:
+        value = getattr(arrangement.case.requests[row].params, neutral)
+        yield Finding(
+            effect, f"{neutral} = {value} changes the ids", "ids as without it", words.charge, row
+        )
+
+
+def _clause(
+    trial: Trial, arrangement: Arrangement, row: int, evidence: Evidence
+) -> ClauseId | None:
+    capabilities = trial.capabilities
+    owned = owned_clauses(capabilities)
+    return attribute(arrangement.case, row, evidence, capabilities.semantics, owned)
+
+
+def _unexplained(
+    trial: Trial, law: RowExpected, *, impossible: bool, rearranged: bool
+) -> ClauseId:
+    """Name the clause of a wrong id that no single step explains."""
+    owned = owned_clauses(trial.capabilities)
+    own = [clause for clause in trial.case.clauses if clause in owned]
+    if own and (rearranged or not impossible or own[0].partition(".")[0] in _CONTEXTS):
+        return own[0]
+    return ClauseId("greedy.argmax" if law.greedy else "draw.support")
+
+
+_CONTEXTS = frozenset({"batch", "nonfinite", "greedy", "input", "mask", "seed", "penalty"})
+"""Groups whose cases are about the surroundings of a row: an unexplained id there is theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Expected and seen in words."""
+
+    expected: str
+    seen: str
+    charge: float
+    impossible: bool
+
+    @classmethod
+    def of(cls, seen: Seen, law: RowExpected) -> _Words:
+        wrong, rare, missing = seen.impossible(law), seen.improbable(law), seen.missing(law)
+        if len(wrong):
+            what = f"id {wrong[0]} in {seen.counts[wrong[0]]} of {seen.draws} draws"
+            which = "the argmax" if law.greedy else "an id of the support"
+            return cls(f"{which}: {_ids(law.allowed)}", what, 0.0, impossible=True)
+        charge = draw_charge(seen.draws)
+        if len(rare):
+            top = int(np.argmax(law.most))
+            what = f"id {rare[0]} in {seen.counts[rare[0]]} of {seen.draws} draws"
+            nats = law.most[rare[0]]
+            return cls(f"id {top}; id {rare[0]} is {-nats:.0f} nats down", what, charge, False)
+        token = missing[0]
+        share = np.exp(law.least[token])
+        what = f"id {token} in 0 of {seen.draws} draws"
+        return cls(f"id {token} with probability {share:.3g}", what, charge, False)
+
+
+def _ids(mask: np.ndarray) -> str:
+    """Return a set of ids, shortened."""
+    ids = np.flatnonzero(mask)
+    shown = ", ".join(map(str, ids[:_SHOWN_IDS]))
+    return f"{{{shown}{', ...' if len(ids) > _SHOWN_IDS else ''}}}"

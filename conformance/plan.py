@@ -1,0 +1,180 @@
+"""Plan: what will run, what it may cost in false alarms, and what it will see, before any draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from refsampler.backends.protocol import Capabilities
+from refsampler.clauses import Clause, ClauseId, load
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks import Check, Kind, all_checks
+from refsampler.conformance.checks.law import law_draws, prepare
+from refsampler.conformance.checks.rows import EVERY_CASE, draw_charge
+from refsampler.conformance.checks.standing import Standing, standing
+from refsampler.conformance.evidence.budget import NEAR_CERTAIN, Budget, ClauseShare, Ledger
+from refsampler.conformance.evidence.guarantees import BETA, pooled_powers
+from refsampler.conformance.evidence.law import LawCase
+from refsampler.conformance.verdict import Power
+
+__all__ = ["LAW", "Plan", "PlannedCase", "PlannedLaw", "alpha", "make_plan", "sure"]
+
+LAW = ClauseId("draw.law")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCase:
+    """One case of an exact or near-certain check, with the false alarm it is charged."""
+
+    check: Check
+    case: Case
+    draws: int
+    charge: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedLaw:
+    """One law case and its number of draws."""
+
+    check: Check
+    case: Case
+    draws: int
+    law: LawCase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Everything that a run will do.
+
+    Attributes:
+        capabilities: of the backend.
+        profile: quick or full.
+        glob: which clauses were asked for.
+        run_seed: feeds cases and draws.
+        standings: every selected clause and whether the backend owns it.
+        cases: exact and near-certain, in the order of the run.
+        laws: after them.
+        log_threshold: ln(1/alpha) of `draw.law`.
+        charge: summed false alarm of the near-certain cases.
+        would_see: per declared alternative the probability that the laws show it.
+
+    """
+
+    capabilities: Capabilities
+    profile: str
+    glob: str
+    run_seed: int
+    standings: tuple[tuple[Clause, Standing], ...]
+    cases: tuple[PlannedCase, ...]
+    laws: tuple[PlannedLaw, ...]
+    log_threshold: float
+    charge: float
+    would_see: tuple[Power, ...]
+
+    @property
+    def draws(self) -> int:
+        """How many ids will be drawn at most."""
+        return sum(one.draws for one in self.cases) + sum(one.draws for one in self.laws)
+
+    def planned(self) -> dict[ClauseId, int]:
+        """Return clause -> how many cases speak about it."""
+        counts: dict[ClauseId, int] = {}
+        for one in self.cases:
+            for clause in {*one.case.clauses, *EVERY_CASE}:
+                counts[clause] = counts.get(clause, 0) + 1
+        for law in self.laws:
+            for clause in law.case.clauses:
+                counts[clause] = counts.get(clause, 0) + 1
+        return counts
+
+    def checked(self) -> frozenset[ClauseId]:
+        """Return the clauses that any check tests at all, on whatever backend."""
+        return frozenset(clause for check in all_checks() for clause in check.clauses) | {
+            *EVERY_CASE
+        }
+
+
+def make_plan(
+    capabilities: Capabilities, *, profile: str = "quick", glob: str = "*", run_seed: int
+) -> Plan:
+    """Decide what will run.
+
+    Args:
+        capabilities: of the backend.
+        profile: quick or full.
+        glob: shell pattern of clause ids; a group's name selects the group.
+        run_seed: feeds cases and draws.
+
+    Raises:
+        BudgetExceededError: the near-certain cases would cost more than 1e-10.
+
+    """
+    chosen = [clause for clause in load().clauses if _matches(clause, glob)]
+    standings = tuple((clause, standing(clause, capabilities)) for clause in chosen)
+    owned = frozenset(clause.id for clause, stands in standings if stands.status is None)
+    cases = tuple(_planned_cases(capabilities, run_seed, owned))
+    ledger = Ledger(NEAR_CERTAIN)
+    for one in cases:
+        ledger.charge(one.check.name, one.charge)
+    ledger.seal()
+    laws = tuple(_planned_laws(capabilities, profile, owned))
+    log_threshold = Budget((ClauseShare(LAW),)).log_threshold(LAW)
+    pairs = tuple((one.law, one.draws) for one in laws)
+    powers = pooled_powers(pairs, log_threshold) if pairs else ()
+    return Plan(
+        capabilities,
+        profile,
+        glob,
+        run_seed,
+        standings,
+        cases,
+        laws,
+        log_threshold,
+        ledger.spent,
+        powers,
+    )
+
+
+def _matches(clause: Clause, glob: str) -> bool:
+    return fnmatchcase(clause.id, glob) or clause.group == glob
+
+
+def _planned_cases(
+    capabilities: Capabilities, run_seed: int, owned: frozenset[ClauseId]
+) -> Iterator[PlannedCase]:
+    """Yield the cases that speak about an owned clause; the others would prove nothing."""
+    for check in all_checks():
+        if check.kind is Kind.LAW or not owned & {*check.clauses}:
+            continue
+        for case in check.cases(capabilities, run_seed):
+            if not owned & {*case.clauses}:
+                continue
+            arrangements = check.arrange(case)
+            rows = sum(len(one.requests) for one in arrangements)
+            draws = rows * case.calls
+            charge = draw_charge(draws) if check.kind is Kind.NEAR_CERTAIN else 0.0
+            yield PlannedCase(check, case, draws, charge)
+
+
+def _planned_laws(
+    capabilities: Capabilities, profile: str, owned: frozenset[ClauseId]
+) -> Iterator[PlannedLaw]:
+    for check in all_checks():
+        if check.kind is not Kind.LAW or not owned & {*check.clauses}:
+            continue
+        draws = law_draws(profile)
+        for case in check.cases(capabilities, 0):
+            yield PlannedLaw(check, case, draws[case.id], prepare(case, capabilities))
+
+
+def sure(plan: Plan) -> tuple[Power, ...]:
+    """Return the alternatives that the laws show but for probability 1e-6."""
+    return tuple(one for one in plan.would_see if one.probability >= 1 - BETA)
+
+
+def alpha(plan: Plan) -> float:
+    """Return what `draw.law` may fail a right backend with."""
+    return math.exp(-plan.log_threshold)
+

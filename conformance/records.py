@@ -1,0 +1,160 @@
+"""Records: the lines of a report, one JSON object each, on disk before the next case starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Self
+
+import msgspec
+
+__all__ = [
+    "CaseRecord",
+    "FindingRecord",
+    "Footer",
+    "Header",
+    "LawRecord",
+    "Record",
+    "ReportWriter",
+    "VerdictRecord",
+    "read_report",
+]
+
+
+class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_only=True):
+    """What ran, where, against which contract, with which seed and budget."""
+
+    backend: str
+    backend_version: str
+    spec: str
+    level: int
+    device: str
+    semantics: str
+    delta: float
+    floor: float
+    refsampler: str
+    torch: str
+    python: str
+    machine: str
+    contract: str
+    contract_digest: str
+    profile: str
+    clauses: str
+    run_seed: int
+    time_budget: float | None
+    alpha: float
+    charge: float
+    planned: dict[str, int]
+    started: str
+
+
+class FindingRecord(msgspec.Struct, frozen=True):
+    """One thing that a case showed: a clause broken, expected and seen in words."""
+
+    clause: str
+    expected: str
+    seen: str
+    charge: float = 0.0
+    row: int | None = None
+    call: int | None = None
+
+
+class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):
+    """One case judged; no findings means that every clause it speaks about was obeyed."""
+
+    check: str
+    id: str
+    case: msgspec.Raw
+    clauses: tuple[str, ...]
+    draws: int
+    seconds: float
+    findings: tuple[FindingRecord, ...] = ()
+    shrunk_from: str | None = None
+
+
+class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_only=True):
+    """Counts of one law case after a batch: enough to judge again without sampling again.
+
+    `counts` holds [id, count] pairs of ids that were drawn; `log_e` is the case's share of the
+    pooled evidence at that checkpoint.
+    """
+
+    check: str
+    id: str
+    case: msgspec.Raw
+    draws: int
+    outside: int
+    counts: tuple[tuple[int, int], ...]
+    log_e: float
+    seconds: float
+
+
+class VerdictRecord(msgspec.Struct, frozen=True, tag="verdict", tag_field="record", kw_only=True):
+    """One clause decided; the fields are those of `Verdict` beside the reason in words."""
+
+    clause: str
+    status: str
+    reason: str
+    case: str | None
+    log_e: float | None
+    log_threshold: float | None
+    false_alarm: float
+    cases: int
+    draws: int
+    would_see: tuple[tuple[str, float], ...]
+    replay: str
+
+
+class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", kw_only=True):
+    """How the run ended."""
+
+    exit_code: int
+    headline: str
+    cases: int
+    draws: int
+    seconds: float
+    error: str | None = None
+
+
+Record = Header | CaseRecord | LawRecord | VerdictRecord | Footer
+
+_decoder = msgspec.json.Decoder(Record)
+
+
+class ReportWriter:
+    """Appends records to a JSONL file; a killed run leaves every finished record behind."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        """Write to `stream`, or nowhere."""
+        self._stream = stream
+
+    def __enter__(self) -> Self:
+        """Return the writer itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def write(self, record: Record) -> None:
+        """Append one line and flush it."""
+        if self._stream is not None:
+            self._stream.write(msgspec.json.encode(record) + b"\n")
+            self._stream.flush()
+
+
+def read_report(path: Path) -> Iterator[Record]:
+    """Yield the records of a report; an unfinished last line of a killed run is left out.
+
+    Raises:
+        msgspec.DecodeError: a finished line is no record.
+
+    """
+    yield from _decode(path.read_bytes().splitlines(keepends=True))
+
+
+def _decode(lines: Iterable[bytes]) -> Iterator[Record]:
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield _decoder.decode(line)

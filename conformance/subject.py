@@ -1,0 +1,253 @@
+"""Subject: a backend of any level behind one call, `sample(case, call) -> Draw`.
+
+Level 1 is wrapped in the reference pipeline, level 2 is called as it is, level 3 gets its rows as
+requests of a session.  Whatever the backend raises becomes a `SubjectError`; everything else that
+goes wrong here is the harness's fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from refsampler.backends.protocol import (
+    BatchSampler,
+    Capabilities,
+    Drawn,
+    Engine,
+    Feature,
+    Kernel,
+    Rows,
+    Subject,
+)
+from refsampler.conformance.case import Case, Layout, lay_out
+from refsampler.metadata import SamplingMetadata
+from refsampler.params import GREEDY_EPSILON
+from refsampler.request import Request
+from refsampler.sampler import Sampler, SamplerOutput
+
+__all__ = ["Draw", "OpenSubject", "SubjectError", "derived_seed"]
+
+
+class SubjectError(Exception):
+    """The backend raised on a legal call; the cause is the backend's own exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one call gave.
+
+    Attributes:
+        ids: one a row; empty if the form allows no reading.
+        output: of a sampler or engine; of the reference pipeline around a kernel.
+        processed: logits that a kernel says it drew from, of its random rows.
+        changed: the logits handed over are not the ones that came back.
+        form: what is wrong with the form of the result, empty if nothing is.
+
+    """
+
+    ids: Int64[np.ndarray, " num_tokens"]
+    output: SamplerOutput | None
+    processed: Tensor | None = None
+    changed: bool = False
+    form: str = ""
+
+
+def derived_seed(*parts: int | str) -> int:
+    """Return a 31-bit seed that is a hash of its parts (rule: run seed, case id, call)."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4]) >> 1
+
+
+class OpenSubject:
+    """A backend that is ready to be asked.
+
+    Args:
+        backend: of any level.
+        run_seed: feeds the default generator of every call.
+
+    Attributes:
+        capabilities: what the backend declares.
+
+    """
+
+    def __init__(self, backend: Subject, run_seed: int) -> None:
+        """Read the declaration; nothing is drawn yet."""
+        self.backend = backend
+        self.run_seed = run_seed
+        self.capabilities: Capabilities = backend.capabilities
+        self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
+
+    def sample(self, case: Case, call: int, arrangement: int = 0) -> Draw:
+        """Sample the case's batch once, from fresh request state.
+
+        Unseeded rows take the default generator, seeded by (run seed, case, arrangement, call).
+
+        Raises:
+            SubjectError: the backend raised.
+
+        """
+        logits = case.build_logits(self.capabilities.device)
+        seed = derived_seed(self.run_seed, case.id, arrangement, call)
+        if self.capabilities.level == 3:
+            with self._seeded(seed):
+                return self._from_session(logits, case.requests, seed)
+        metadata = SamplingMetadata.from_requests(
+            case.requests, case.logits.vocab, device=logits.device, thinking=case.thinking
+        )
+        with self._seeded(seed):
+            return self._from_metadata(logits, metadata, case.layout)
+
+    def sample_many(self, case: Case, rows: int, call: int) -> Int64[np.ndarray, " rows"]:
+        """Draw `rows` ids from the law of a case of one unseeded row, in one call.
+
+        Raises:
+            SubjectError: the backend raised, or gave no ids.
+
+        """
+        seed = derived_seed(self.run_seed, case.id, "law", call)
+        if self.capabilities.level == 3:
+            logits = case.build_logits(self.capabilities.device).expand(rows, -1).contiguous()
+            with self._seeded(seed):
+                return self._from_session(logits, case.requests * rows, seed).ids
+        logits, metadata = self._replicate(case, rows)
+        handed = logits.clone() if Feature.IN_PLACE in self.capabilities.features else logits
+        with self._seeded(seed):
+            draw = self._from_metadata(handed, metadata, Layout.CONTIGUOUS, watch=False)
+        if len(draw.ids) != rows:
+            raise SubjectError(f"{rows} rows gave {len(draw.ids)} ids: {draw.form}")
+        return draw.ids
+
+    def _replicate(self, case: Case, rows: int) -> tuple[Tensor, SamplingMetadata]:
+        """Return the case's row `rows` times, kept from call to call."""
+        key = (case.id, rows)
+        if self._replicated is None or self._replicated[0] != key:
+            one = case.build_logits(self.capabilities.device)
+            metadata = SamplingMetadata.from_requests(
+                case.requests * rows, case.logits.vocab, device=one.device, thinking=case.thinking
+            )
+            self._replicated = (key, one.expand(rows, -1).contiguous(), metadata)
+        return self._replicated[1:]
+
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """Seed torch's default generators inside, and leave them as they were outside."""
+        device = torch.device(self.capabilities.device)
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            yield
+
+    def _from_metadata(
+        self, logits: Tensor, metadata: SamplingMetadata, layout: Layout, *, watch: bool = True
+    ) -> Draw:
+        if self.capabilities.level == 2:
+            return self._from_sampler(logits, metadata, watch=watch)
+        assert isinstance(self.backend, Kernel)
+        kernel = _Watched(self.backend, metadata, layout, watch=watch)
+        sampler = Sampler(filter_and_draw=kernel, folds=self.capabilities.folds)
+        output = sampler(logits, metadata)
+        ids = output.sampled_token_ids[:, 0].cpu().numpy().astype(np.int64)
+        if kernel.ids is not None and kernel.own is not None:
+            usable = kernel.ids.shape == ids.shape
+            ids = np.where(kernel.own, kernel.ids, ids) if usable else ids[:0]
+        return Draw(ids, output, kernel.processed, kernel.changed, kernel.form)
+
+    def _from_sampler(self, logits: Tensor, metadata: SamplingMetadata, *, watch: bool) -> Draw:
+        assert isinstance(self.backend, BatchSampler)
+        before = logits.clone() if watch else logits
+        try:
+            output = self.backend.sample(logits, metadata)
+        except Exception as error:
+            raise SubjectError(_words(error)) from error
+        ids, form = _read_ids(output.sampled_token_ids, (len(logits), 1), (torch.int32,))
+        return Draw(ids, output, None, watch and not _same_bits(before, logits), form)
+
+    def _from_session(self, logits: Tensor, requests: Sequence[Request], seed: int) -> Draw:
+        assert isinstance(self.backend, Engine)
+        before = logits.clone()
+        try:
+            session = self.backend.open(logits.shape[1], seed)
+            for row, request in enumerate(requests):
+                session.add(row, request)
+            output = session.sample(range(len(requests)), logits)
+            session.close()
+        except Exception as error:
+            raise SubjectError(_words(error)) from error
+        ids, form = _read_ids(output.sampled_token_ids, (len(logits), 1), (torch.int32,))
+        return Draw(ids, output, None, not _same_bits(before, logits), form)
+
+
+class _Watched:
+    """A kernel under observation: what it got, what it gave and what it changed.
+
+    The pipeline gets ids that it can work with even if the kernel's are out of range, so that one
+    fault is reported once.
+    """
+
+    def __init__(
+        self, kernel: Kernel, metadata: SamplingMetadata, layout: Layout, *, watch: bool
+    ) -> None:
+        self._kernel, self._layout, self._watch = kernel, layout, watch
+        self._temperature = metadata.temperature
+        self.own: Bool[np.ndarray, " num_tokens"] | None = None
+        self.ids: Int64[np.ndarray, " num_tokens"] | None = None
+        self.processed: Tensor | None = None
+        self.changed = False
+        self.form = ""
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Drawn:
+        """Hand the logits over in the case's layout, and record what happens."""
+        handed = lay_out(logits, self._layout)
+        before = handed.clone() if self._watch else handed
+        try:
+            result = self._kernel.draw(handed, rows)
+        except Exception as error:
+            raise SubjectError(_words(error)) from error
+        drawn = result if isinstance(result, Drawn) else Drawn(result)
+        self.changed = self._watch and not _same_bits(before, handed)
+        shape = (len(logits),)
+        self.ids, self.form = _read_ids(drawn.ids, shape, (torch.int32, torch.int64))
+        self.processed = drawn.processed_logits
+        self.own = self._owned(rows)
+        safe = self.ids if self.ids.shape == shape else np.zeros(shape, np.int64)
+        usable = torch.from_numpy(safe.clip(0, logits.shape[1] - 1)).to(logits.device)
+        return Drawn(usable, self.processed)
+
+    def _owned(self, rows: Rows) -> Bool[np.ndarray, " num_tokens"]:
+        """Return which rows the kernel answers for: greedy ones only if it folds them."""
+        folded = rows.temperature is not None and bool((rows.temperature == 0).any())
+        if folded or self._temperature is None:
+            return np.full(len(rows.seed), folded)
+        return self._temperature.cpu().numpy() >= GREEDY_EPSILON
+
+
+def _read_ids(
+    ids: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> tuple[Int64[np.ndarray, " num_tokens"], str]:
+    """Return the ids as far as they can be read, and what is wrong with their form."""
+    if not isinstance(ids, Tensor):
+        return np.empty(0, np.int64), f"{type(ids).__name__} in place of a tensor"
+    form = ""
+    if tuple(ids.shape) != shape or ids.dtype not in dtypes:
+        form = f"{str(ids.dtype).removeprefix('torch.')} {list(ids.shape)}"
+    if ids.numel() != shape[0] or ids.dtype.is_floating_point or ids.dtype.is_complex:
+        return np.empty(0, np.int64), form
+    return ids.detach().reshape(-1).cpu().numpy().astype(np.int64), form
+
+
+def _same_bits(before: Tensor, after: Tensor) -> bool:
+    """Compare bit for bit, so that a NaN equals itself."""
+    bits = torch.int32 if before.element_size() == 4 else torch.int16
+    return torch.equal(before.contiguous().view(bits), after.contiguous().view(bits))
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
