@@ -2,20 +2,20 @@
 
 Everything between a request and the sampled id is vLLM's: its SamplingParams, its input batch
 (which makes the SamplingMetadata as an engine step does), its logits processors, its Sampler.
-Nothing of `refsampler` is called here; its `Request` is read as a plain description.
+Nothing of the reference is called here; a `Request` is read as a plain description.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any
 
 import torch
 import vllm
 from torch import Tensor
-from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.logits_processor import build_logitsprocs
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
@@ -23,34 +23,14 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from refsampler.params import SamplingParams
 from refsampler.request import Request
+from tests.vllm_parity.sides import Gathered, LogprobsMode, Side, fresh_copy
 
-__all__ = ["LogprobsMode", "Oracle", "build_metadata", "kept_ids", "run"]
-
-LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+__all__ = ["build_metadata", "run"]
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Oracle:
-    """What the real Sampler did with one batch.
-
-    Attributes:
-        ids: int32 [B, 1], drawn by the float32 race of vLLM's CPU path. That path ignores the
-            generators unless every row has one.
-        ids_float64: the same with `use_fp64_gumbel`, where each seeded row uses its generator.
-        logprobs: vLLM's triple (ids, values, ranks) in the asked mode, or None.
-        processed_logits: float32 [B, V], what the ids were drawn from.
-        mutated: whether the caller's logits were overwritten.
-
-    """
-
-    ids: Tensor
-    ids_float64: Tensor
-    logprobs: LogprobsTensors | None
-    processed_logits: Tensor
-    mutated: bool
+WHOLE_ROW: dict[str, Any] = {"max_num_logprobs": -1, "logprob_token_ids": None}
+ALL_GREEDY: dict[str, Any] = WHOLE_ROW | {"all_greedy": True, "all_random": False}
 
 
 def build_metadata(requests: Sequence[Request], vocab_size: int) -> SamplingMetadata:
@@ -76,29 +56,39 @@ def build_metadata(requests: Sequence[Request], vocab_size: int) -> SamplingMeta
     return batch.sampling_metadata
 
 
-def run(logits: Tensor, metadata: SamplingMetadata, logprobs_mode: LogprobsMode) -> Oracle:
-    """Call the real Sampler on copies of `logits` and of the generators.
+def run(logits: Tensor, metadata: SamplingMetadata, mode: LogprobsMode) -> Side:
+    """Call the real Sampler, each time on fresh copies of the logits and of the generators.
 
-    The processed logits come from a call of their own that asks for the whole row, since the other
-    modes do not show them; no noise enters them.
+    What the asked mode does not show comes from calls that ask for the whole row; vLLM's CPU path
+    is the same in every mode.
     """
-    asked, given = _fresh(metadata), logits.clone()
-    output = Sampler(logprobs_mode)(given, asked)
-    wide = Sampler(logprobs_mode, use_fp64_gumbel=True)(logits.clone(), _fresh(metadata))
-    whole = replace(_fresh(metadata), max_num_logprobs=-1, logprob_token_ids=None)
-    shown = Sampler("processed_logits")(logits.clone(), whole).logprobs_tensors
-    return Oracle(
-        ids=output.sampled_token_ids,
+    given = fresh_copy(logits)
+    asked = Sampler(mode)(given, _fresh(metadata))
+    wide = Sampler(mode, use_fp64_gumbel=True)(fresh_copy(logits), _fresh(metadata))
+    greedy = _shown(logits, metadata, "processed_logits", ALL_GREEDY)
+    return Side(
+        ids=asked.sampled_token_ids,
         ids_float64=wide.sampled_token_ids,
-        logprobs=output.logprobs_tensors,
-        processed_logits=shown.logprobs,
-        mutated=not torch.equal(given.nan_to_num(), logits.nan_to_num()),
+        greedy_ids=greedy.sampled_token_ids,
+        gathered=_gathered(asked),
+        whole=_shown(logits, metadata, mode, WHOLE_ROW).logprobs_tensors.logprobs,
+        before_filters=greedy.logprobs_tensors.logprobs,
+        processed=_shown(logits, metadata, "processed_logits", WHOLE_ROW).logprobs_tensors.logprobs,
+        mutated=not torch.equal(given, logits),
     )
 
 
-def kept_ids(processed_logits: Tensor) -> tuple[frozenset[int], ...]:
-    """Return for each row the ids that the filters left."""
-    return tuple(frozenset(row.isfinite().nonzero().flatten().tolist()) for row in processed_logits)
+def _shown(
+    logits: Tensor, metadata: SamplingMetadata, mode: LogprobsMode, changes: dict[str, Any]
+) -> SamplerOutput:
+    return Sampler(mode)(fresh_copy(logits), replace(_fresh(metadata), **changes))
+
+
+def _gathered(output: SamplerOutput) -> Gathered | None:
+    tensors = output.logprobs_tensors
+    if tensors is None:
+        return None
+    return Gathered(tensors.logprob_token_ids, tensors.logprobs, tensors.selected_token_ranks)
 
 
 def _fresh(metadata: SamplingMetadata) -> SamplingMetadata:
