@@ -94,5 +94,7 @@ def test_dropped_and_favoured_by_hand():
     assert alt.dropped(one, "first id") == pytest.approx([0.0, 0.2, 0.2, 0.1])
     assert alt.dropped(row([1.0]), "first id").tolist() == [1.0]
     assert alt.favoured(one, "last id", 2.0) == pytest.approx([0.5, 0.2, 0.2, 0.2])
+    many = alt.dropped(row(np.arange(300) % 7 + 1), "last rank")
+    assert np.flatnonzero(many == 0).tolist() == [294]  # the last of 43 ids of least probability
     tied = row([0.4, 0.2, 0.2, 0.2])
     assert alt.dropped(tied, "last rank") == pytest.approx([0.4, 0.2, 0.2, 0.0])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from refsampler.conformance.evidence.cells import Cells
+from refsampler.conformance.evidence.generic import event_sets
 from refsampler.conformance.evidence.partitions import partitions
 
 
@@ -109,6 +110,9 @@ def test_octaves_of_rank_by_hand():
     cells = build([0.05, 0.4, 0.1, 0.2, 0.25])  # ranks 4, 0, 3, 2, 1
     view = next(one for one in partitions(cells) if one.name == "octave of rank")
     assert view.probs == pytest.approx([0.4, 0.25 + 0.2, 0.1 + 0.05])
+    assert view.describe(2) == "octave of rank: bucket 2"
+    assert event_sets(view, view.probs) == pytest.approx([0.4, 0.45, 0.15, 0.85])
+    assert view.describe(3) == "octave of rank: first 2 buckets"
 
 
 def test_one_cell_has_no_view():

@@ -105,7 +105,7 @@ def test_l1_holds_its_level_on_the_sphere_and_its_power_at_eps():
 
 def test_l1_by_hand():
     test = L1Test(flat(2), 0.0, 100, math.exp(-2))
-    assert test.threshold == pytest.approx((0.5 + 1.0) / 10)
+    assert test.threshold(100) == pytest.approx((0.5 + 1.0) / 10)
     result = judged(test, np.array([66, 34]))
     assert result.observed == pytest.approx(0.16)
     assert result.failed
@@ -113,9 +113,20 @@ def test_l1_by_hand():
     assert not judged(test, np.array([64, 36])).failed
 
 
+def test_l1_tolerance_by_hand():
+    test = L1Test(flat(2), 0.02, 10_000, math.exp(-2))
+    # 1/2 sum sqrt(p(1-p)) = 1/2, sqrt(k delta) = sqrt(0.04) = 0.2, sqrt(2/2) = 1
+    assert test.threshold(10_000) == pytest.approx(0.02 + (0.5 + 0.2 + 1.0) / 100)
+    assert not judged(test, np.array([5_200, 4_800])).failed  # TV 0.02, inside the null
+
+
 def test_l1_looks_once():
     test = L1Test(flat(2), 0.0, 100, 1e-10)
     assert test.judge(np.array([99, 0])) is None
+    assert test.judge(np.array([0, 0]), skipped=100) is None
+    with_skips = test.judge(np.array([20, 5]), skipped=75)
+    assert with_skips is not None
+    assert with_skips.threshold == test.threshold(25)
     with pytest.raises(ValueError, match="looks once, at 100"):
         test.judge(np.array([101, 0]))
 
@@ -195,6 +206,14 @@ def test_powers_grow_with_draws_and_with_pooling():
     assert few[at].probability < 0.5
     assert many[at].probability > 1 - 1e-6
     assert all(0 <= one.probability <= 1 for one in (*few, *many))
+    # Of the mixture the bank has 1/2, and one alternative of it 1/40: the bet must reach 80 times
+    # the mixture's threshold.
+    bet, high = Direction(case.laws[at], case.log_ratios[at]), threshold + math.log(80)
+    draws = int(draws_needed_directional(bet, high, beta=0.5))
+    assert powers(case, draws, threshold)[at].probability == pytest.approx(0.5, abs=0.01)
+    # In a pool the products have 1/2, and one alternative 1/40 of that: 80 again.
+    one_case = pooled_powers(((case, draws),), threshold)
+    assert one_case[at].probability == pytest.approx(0.5, abs=0.01)
     shared = pooled_powers(((case, 20_000),) * 20, threshold)
     assert shared[at].probability > 1 - 1e-6
     assert shared[at].probability >= powers(case, 20_000, threshold)[at].probability

@@ -280,9 +280,9 @@ def test_declared_fault_is_seen_within_the_stated_draws(name, live):
 
 
 UNDECLARED = {
-    "id mod": lambda ids: np.where(ids % 32 == 5, 1.2, 1.0),
-    "id, 16 blocks": lambda ids: np.where(ids >= ids.size * 15 // 16, 0.8, 1.0),
-    "frequency of id 77": lambda ids: np.where(ids == 77, 3.0, 1.0),
+    "id mod 32: bucket 5 too frequent": lambda ids: np.where(ids % 32 == 5, 1.2, 1.0),
+    "id, 16 blocks: bucket 15 too rare": lambda ids: np.where(ids >= ids.size * 15 // 16, 0.8, 1.0),
+    "id 77 too frequent": lambda ids: np.where(ids == 77, 3.0, 1.0),
     "learnt law": lambda ids: np.exp(0.03 * np.random.default_rng(9).standard_normal(ids.size)),
 }
 

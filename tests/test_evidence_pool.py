@@ -9,8 +9,10 @@ from scipy.stats import binom
 from refsampler.conformance.evidence.alternatives import Alternative
 from refsampler.conformance.evidence.law import CaseEvidence, Component, LawCase, LawProcess
 from refsampler.conformance.evidence.pool import (
+    NO_BET,
     ClausePool,
     PlannedCase,
+    case_log_threshold,
     equal_weights,
     fuzz_weight,
 )
@@ -28,11 +30,6 @@ def says(case, log_e, *components):
     return CaseEvidence(case, log_e, components, best, draws=10, skipped=0, outside=0)
 
 
-def named(pool):
-    assert pool.best is not None
-    return pool.best.name
-
-
 def test_by_hand():
     pool = ClausePool((PlannedCase("a", 0.5), PlannedCase("b", 0.25)), TWO, math.log(1e3))
     assert pool.log_e == pytest.approx(0.0, abs=1e-15)  # nothing started: all count 1
@@ -42,7 +39,7 @@ def test_by_hand():
     pool.update(says("b", math.log(4), math.log(0.5), math.log(100)))
     # 1/2 (0.5 x 8 x 0.5 + 0.25 x 2 x 100 + 0.25) + 1/2 (0.5 x 6 + 0.25 x 4 + 0.25)
     assert math.exp(pool.log_e) == pytest.approx(0.5 * 52.25 + 0.5 * 4.25)
-    assert named(pool) == "all cases: high"
+    assert pool.best.name == "all cases: high"
     assert not pool.failed
 
 
@@ -54,15 +51,23 @@ def test_a_later_look_replaces_the_case_and_failure_latches():
     assert math.exp(pool.log_e) == pytest.approx(0.5 * (0.75 * 0.1 + 0.25) + 0.5 * 0.1)
     assert pool.failed
     assert math.exp(pool.log_e_max) == pytest.approx(0.5 + 0.5 * 1000)
-    assert named(pool) == "a: bet"
+    assert pool.best.name == "a: bet"
+
+
+def test_a_case_fails_alone_at_its_own_threshold():
+    for extra, failed in ((1e-9, True), (-0.1, False)):
+        pool = ClausePool(equal_weights(["a", "b", "c", "d"]), TWO, math.log(1e9))
+        pool.update(says("a", case_log_threshold(math.log(1e9), 0.25) + extra, -50.0, -50.0))
+        assert pool.failed is failed
+    assert case_log_threshold(math.log(1e9), 0.25) == pytest.approx(math.log(8e9))
 
 
 def test_one_bad_case_is_named():
     pool = ClausePool(equal_weights(["a", "b"]), TWO, math.log(100))
     pool.update(says("a", -1.0, 0.0, 0.0))
-    assert pool.best is None
+    assert pool.best is NO_BET
     pool.update(says("b", 20.0, 0.0, 0.0))
-    assert named(pool) == "b: bet"
+    assert pool.best.name == "b: bet"
 
 
 def test_fuzzed_cases_are_weighted_by_arrival():
@@ -124,4 +129,4 @@ def test_pool_is_calibrated_and_a_shared_fault_accumulates():
         pool.update(process.evidence())
     assert max(alone) < math.log(1e9)
     assert pool.failed
-    assert named(pool) == "all cases: temperature +5 %"
+    assert pool.best.name == "all cases: temperature +5 %"

@@ -19,6 +19,7 @@ batches, a tenth of the draws so far).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,10 +29,23 @@ from refsampler.conformance.evidence.arrays import FloatArray, IntArray, frozen
 from refsampler.conformance.evidence.partitions import Partition
 from refsampler.conformance.evidence.tolerance import RATIO_FLOOR, clipped_log_ratio
 
-__all__ = ["CONCENTRATIONS", "MULTIPLIERS", "EventBets", "LearntBet", "event_sets"]
+__all__ = [
+    "CONCENTRATIONS",
+    "MULTIPLIERS",
+    "EventBets",
+    "LearntBet",
+    "event_sets",
+    "log_mean",
+    "loudest",
+]
 
 MULTIPLIERS: Final = (0.0, 0.5, 0.8, 0.95, 0.99, 1.01, 1.05, 1.25, 2.0, 10.0, 100.0, 1e4)
 CONCENTRATIONS: Final = tuple(10.0**power for power in range(1, 10))
+
+
+def log_mean(logs: FloatArray) -> float:
+    """Return the log of the mean of e-values."""
+    return float(np.logaddexp.reduce(logs, axis=None)) - float(np.log(logs.size))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +81,13 @@ class EventBets:
 
     def log_e(self, counts: IntArray | FloatArray, draws: int) -> float:
         """Return log e of the mixture."""
-        each = self.log_each(counts, draws)
-        return float(np.logaddexp.reduce(each, axis=None)) - float(np.log(each.size))
+        return log_mean(self.log_each(counts, draws))
+
+
+def loudest(bets: FloatArray, names: Callable[[int], str]) -> str:
+    """Return the event [multipliers, events] that says most, in words."""
+    factor, event = np.unravel_index(int(bets.argmax()), bets.shape)
+    return f"{names(int(event))} too {'frequent' if MULTIPLIERS[int(factor)] > 1 else 'rare'}"
 
 
 def event_sets(partition: Partition, counts: IntArray | FloatArray) -> FloatArray:
@@ -110,4 +129,4 @@ class LearntBet:
     @property
     def log_e(self) -> float:
         """Return log e, averaged over the concentrations."""
-        return float(np.logaddexp.reduce(self._log, axis=None)) - float(np.log(self._log.size))
+        return log_mean(self._log)

@@ -3,6 +3,9 @@
 Let k be the number of cells, L = ln(1/alpha), S = 1/2 sum_i sqrt(p_i (1 - p_i)), and p^ the observed
 frequencies of N independent draws whose laws lie within TV delta of p.
 
+The look comes after a planned number of draws, skipped ones included; N is what fell into cells.
+Given which draws did, those are independent, so the level holds whatever N turns out to be.
+
 * Null: E TV(p^, p) <= delta + (S + sqrt(k delta)) / sqrt(N).  For p' in the ball,
   |sqrt(p'_i (1 - p'_i)) - sqrt(p_i (1 - p_i))| is at most the larger of |sqrt p'_i - sqrt p_i| and
   |sqrt(1 - p'_i) - sqrt(1 - p_i)|, so its square is at most 2 |p'_i - p_i|; Cauchy-Schwarz over the
@@ -59,7 +62,7 @@ class L1Test:
     Attributes:
         probs: [cells] exact law.
         delta: radius of the null.
-        draws: planned N; the test looks once, there.
+        draws: planned, skipped ones included; the test looks once, there.
         alpha: probability of a false FAIL.
 
     """
@@ -78,25 +81,28 @@ class L1Test:
         if not 0 <= self.delta < 1:
             raise ValueError(f"delta = {self.delta} is refused: allowed is 0 <= delta < 1")
 
-    @property
-    def threshold(self) -> float:
-        """Return the TV at which the test fails."""
+    def threshold(self, seen: int) -> float:
+        """Return the TV at which the test fails, with so many draws in cells."""
         noise = null_spread(self.probs, self.delta) + math.sqrt(-math.log(self.alpha) / 2)
-        return self.delta + noise / math.sqrt(self.draws)
+        return self.delta + noise / math.sqrt(seen)
 
-    def judge(self, counts: IntArray) -> L1Result | None:
-        """Judge counts [cells]; None before the planned number of draws (INCONCLUSIVE).
+    def judge(self, counts: IntArray, skipped: int = 0) -> L1Result | None:
+        """Judge counts [cells] and draws that the law says nothing about.
+
+        Returns:
+            None before the planned number of draws, or if all were skipped (INCONCLUSIVE).
 
         Raises:
             ValueError: there are more draws than planned: the look would have been chosen late.
 
         """
         seen = int(counts.sum())
-        if seen > self.draws:
-            msg = f"{seen} draws are refused: the test looks once, at {self.draws}"
+        if seen + skipped > self.draws:
+            msg = f"{seen + skipped} draws are refused: the test looks once, at {self.draws}"
             raise ValueError(msg)
-        if seen < self.draws:
+        if seen + skipped < self.draws or seen == 0:
             return None
         observed = 0.5 * float(np.abs(counts / seen - self.probs).sum())
         upper = observed + math.sqrt(-math.log(CONFIDENCE) / (2 * seen))
-        return L1Result(observed, self.threshold, observed >= self.threshold, upper)
+        threshold = self.threshold(seen)
+        return L1Result(observed, threshold, observed >= threshold, upper)

@@ -16,7 +16,13 @@ import numpy as np
 from refsampler.conformance.evidence.alternatives import BANK, Alternative
 from refsampler.conformance.evidence.arrays import BoolArray, FloatArray, IntArray, frozen
 from refsampler.conformance.evidence.cells import Cells
-from refsampler.conformance.evidence.generic import EventBets, LearntBet, event_sets
+from refsampler.conformance.evidence.generic import (
+    EventBets,
+    LearntBet,
+    event_sets,
+    log_mean,
+    loudest,
+)
 from refsampler.conformance.evidence.partitions import Partition, partitions
 from refsampler.conformance.evidence.tolerance import clipped_log_ratio
 
@@ -221,20 +227,13 @@ class LawProcess:
 
     def _generic(self) -> list[Component]:
         draws, views = self.draws, self.case.partitions
-        cells = self._cell_events.log_each(self.counts, draws)
-        at = int(np.unravel_index(int(cells.argmax()), cells.shape)[1])
-        found = [
-            _component(
-                f"frequency of {self.case.cells.describe(at)}",
-                float(np.logaddexp.reduce(cells, axis=None) - np.log(cells.size)),
-                _CELL_EVENTS_SHARE,
-            )
-        ]
+        each = self._cell_events.log_each(self.counts, draws)
+        name = loudest(each, self.case.cells.describe)
+        found = [_component(name, log_mean(each), _CELL_EVENTS_SHARE)]
         for view, events in zip(views, self._bucket_events, strict=True):
-            log_e = events.log_e(event_sets(view, view.fold(self.counts)), draws)
-            found.append(
-                _component(f"mass by {view.name}", log_e, _BUCKET_EVENTS_SHARE / len(views))
-            )
+            each = events.log_each(event_sets(view, view.fold(self.counts)), draws)
+            name = loudest(each, view.describe)
+            found.append(_component(name, log_mean(each), _BUCKET_EVENTS_SHARE / len(views)))
         names = ["learnt law", *(f"learnt law by {view.name}" for view in views)]
         for name, learnt in zip(names, self._learnt, strict=True):
             found.append(_component(name, learnt.log_e, _LEARNT_SHARE / len(names)))

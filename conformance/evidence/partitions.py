@@ -29,6 +29,12 @@ class Partition:
     probs: FloatArray
     ordered: bool
 
+    def describe(self, event: int) -> str:
+        """Return a bucket, or (beyond the last one) the first buckets together, in words."""
+        buckets = self.probs.size
+        what = f"bucket {event}" if event < buckets else f"first {event - buckets + 2} buckets"
+        return f"{self.name}: {what}"
+
     def fold(self, counts: IntArray) -> IntArray:
         """Return the counts [buckets] of counts [cells]."""
         folded = np.zeros(self.probs.size, dtype=np.int64)

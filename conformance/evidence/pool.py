@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +20,17 @@ from refsampler.conformance.evidence.alternatives import Alternative
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 
-__all__ = ["ClausePool", "PlannedCase", "equal_weights", "fuzz_weight"]
+__all__ = [
+    "NO_BET",
+    "ClausePool",
+    "PlannedCase",
+    "case_log_threshold",
+    "equal_weights",
+    "fuzz_weight",
+]
+
+
+NO_BET: Final = Component("nothing", 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,11 @@ def fuzz_weight(k: int) -> float:
     return 1 / (k * (k + 1))
 
 
+def case_log_threshold(log_threshold: float, weight: float) -> float:
+    """Return the log e at which one case of weight v_k fails the clause all by itself."""
+    return log_threshold + math.log(2) - math.log(weight)
+
+
 class ClausePool:
     """The evidence of one clause.  FAIL latches when it ever reaches 1/alpha.
 
@@ -55,7 +71,7 @@ class ClausePool:
         log_e_max: largest log E_c at any look.
         failed: True once log E_c reached the threshold.
         best: the bet that carried most at that largest look, an alternative over all cases or one
-            case; None while E_c never exceeded 1.
+            case; NO_BET while E_c never exceeded 1.
 
     """
 
@@ -75,7 +91,7 @@ class ClausePool:
         self.log_threshold = log_threshold
         self.log_e_max = 0.0
         self.failed = False
-        self.best: Component | None = None
+        self.best = NO_BET
         self._open = not planned
         self._weights = weights
         self._alternatives = alternatives
