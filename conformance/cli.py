@@ -12,6 +12,9 @@ __all__ = ["main"]
 _COMMANDS = {
     "clauses": "contract",
     "explain": "contract",
+    "backends": "backends",
+    "law": "law",
+    "trace": "trace",
 }
 
 
