@@ -8,6 +8,7 @@ drawn id lies in the core its law is known whatever else was kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
@@ -26,7 +27,7 @@ from refsampler.semantics import Semantics, Step
 __all__ = ["TargetLaw", "target_law", "trace_law"]
 
 _FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-_CHUNK_ELEMENTS = 2**19
+_CHUNK_ELEMENTS = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +127,16 @@ def target_law(
     size = max(1, _CHUNK_ELEMENTS // vocab) if chunk_rows is None else chunk_rows
     if size < 1:
         raise ValueError(f"chunk_rows = {chunk_rows!r} is refused: allowed is None or at least 1")
-    starts = range(0, rows, size) if rows else (0,)
-    laws = [
+    if rows <= size:
+        return _law(logits, Seen(requests, semantics, thinking, predict_bonus_token))
+    laws = (
         _law(
             logits[start : start + size],
             Seen(requests[start : start + size], semantics, thinking, predict_bonus_token),
         )
-        for start in starts
-    ]
-    if len(laws) == 1:
-        return laws[0]
-    columns = {
-        field.name: [getattr(law, field.name) for law in laws] for field in fields(TargetLaw)
-    }
-    del laws
-    # a chunk is let go as soon as it is copied, so that only one field exists twice
-    return TargetLaw(**{name: torch.cat(columns.pop(name)) for name in list(columns)})
+        for start in range(0, rows, size)
+    )
+    return _joined(laws, rows)
 
 
 def trace_law(
@@ -182,6 +177,27 @@ def _check(logits: Float[Tensor, "rows vocab"], requests: Sequence[Request]) -> 
         )
     for request in requests:
         request.verify(logits.shape[1])
+
+
+def _joined(laws: Iterator[TargetLaw], rows: int) -> TargetLaw:
+    """Join the laws of successive rows.
+
+    They are written into place one by one: a large batch's laws would not fit into memory twice.
+    """
+    first = next(laws)
+    joined = {
+        field.name: getattr(first, field.name).new_empty(
+            (rows, *getattr(first, field.name).shape[1:])
+        )
+        for field in fields(TargetLaw)
+    }
+    start = 0
+    for law in itertools.chain([first], laws):
+        stop = start + len(law.valid)
+        for name, tensor in joined.items():
+            tensor[start:stop] = getattr(law, name)
+        start = stop
+    return TargetLaw(**joined)
 
 
 def _law(logits: Float[Tensor, "rows vocab"], seen: Seen) -> TargetLaw:
