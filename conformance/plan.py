@@ -177,4 +177,3 @@ def sure(plan: Plan) -> tuple[Power, ...]:
 def alpha(plan: Plan) -> float:
     """Return what `draw.law` may fail a right backend with."""
     return math.exp(-plan.log_threshold)
-

@@ -43,7 +43,9 @@ _SPECIALS = (65504.0, -65504.0, 0.0, -0.0, -math.inf)
 def vocabularies(largest: int = 3000) -> st.SearchStrategy[int]:
     """Vocabulary sizes, mostly small or beside a block edge."""
     edges = [edge for edge in _EDGES if edge <= largest]
-    return st.one_of(st.sampled_from(edges), st.integers(1, min(40, largest)), st.integers(1, largest))
+    return st.one_of(
+        st.sampled_from(edges), st.integers(1, min(40, largest)), st.integers(1, largest)
+    )
 
 
 def ids(vocab: int) -> st.SearchStrategy[int]:
@@ -104,12 +106,18 @@ def params(
     temperatures = [1.0, 1.0, 0.5, 2.0, 0.25] if dyadic else [1.0, 0.7, 0.5, 2.0, 1e-5]
     fields["temperature"] = draw(st.sampled_from([0.0, *temperatures]))
     fields["temperature_floor"] = 0.0
-    sometimes("top_k", st.one_of(st.sampled_from([-1, 0, 1, vocab, vocab + 1]), st.integers(1, vocab)))
+    sometimes(
+        "top_k", st.one_of(st.sampled_from([-1, 0, 1, vocab, vocab + 1]), st.integers(1, vocab))
+    )
     masses = st.sampled_from([0.5, 0.9, 1.0, 1e-6, 0.25])
-    sometimes("top_p", st.one_of(masses, _grid(1, 64, 1 / 64) if dyadic else _float32(2.0**-20, 1.0)))
+    sometimes(
+        "top_p", st.one_of(masses, _grid(1, 64, 1 / 64) if dyadic else _float32(2.0**-20, 1.0))
+    )
     sometimes("min_p", st.sampled_from([0.0, 0.125, 0.5, 1.0]) if dyadic else _float32(0.0, 1.0))
     if Feature.SEED in features:
-        sometimes("seed", st.one_of(st.integers(0, 2**31), st.sampled_from([0, 1, 2**63, 2**64 - 1])))
+        sometimes(
+            "seed", st.one_of(st.integers(0, 2**31), st.sampled_from([0, 1, 2**63, 2**64 - 1]))
+        )
     if Feature.PENALTIES in features:
         powers = st.sampled_from([0.5, 1.0, 2.0, 4.0])
         factors = st.sampled_from([0.8, 1.1, 1.3, 2.0, 10.0])
@@ -124,9 +132,7 @@ def params(
     return SamplingParams(**fields)  # type: ignore[arg-type]  # drawn name by name above
 
 
-def _draw_masks(
-    draw: st.DrawFn, vocab: int, fields: dict[str, object], *, dyadic: bool
-) -> None:
+def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, object], *, dyadic: bool) -> None:
     """Add allow-list, bad words, min tokens and bias, each now and then."""
     some = st.lists(ids(vocab), min_size=1, max_size=min(vocab, 8), unique=True).map(tuple)
     word = st.lists(ids(vocab), min_size=1, max_size=3).map(tuple)

@@ -84,6 +84,7 @@ class OpenSubject:
         self.run_seed = run_seed
         self.capabilities: Capabilities = backend.capabilities
         self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
+        self._named: tuple[Case, str] | None = None
 
     def sample(self, case: Case, call: int, arrangement: int = 0) -> Draw:
         """Sample the case's batch once, from fresh request state.
@@ -95,7 +96,7 @@ class OpenSubject:
 
         """
         logits = case.build_logits(self.capabilities.device)
-        seed = derived_seed(self.run_seed, case.id, arrangement, call)
+        seed = derived_seed(self.run_seed, self._id(case), arrangement, call)
         if self.capabilities.level == 3:
             with self._seeded(seed):
                 return self._from_session(logits, case.requests, seed)
@@ -112,7 +113,7 @@ class OpenSubject:
             SubjectError: the backend raised, or gave no ids.
 
         """
-        seed = derived_seed(self.run_seed, case.id, "law", call)
+        seed = derived_seed(self.run_seed, self._id(case), "law", call)
         if self.capabilities.level == 3:
             logits = case.build_logits(self.capabilities.device).expand(rows, -1).contiguous()
             with self._seeded(seed):
@@ -125,9 +126,15 @@ class OpenSubject:
             raise SubjectError(f"{rows} rows gave {len(draw.ids)} ids: {draw.form}")
         return draw.ids
 
+    def _id(self, case: Case) -> str:
+        """Return the case's id, which is a hash, and remember it from call to call."""
+        if self._named is None or self._named[0] is not case:
+            self._named = (case, case.id)
+        return self._named[1]
+
     def _replicate(self, case: Case, rows: int) -> tuple[Tensor, SamplingMetadata]:
         """Return the case's row `rows` times, kept from call to call."""
-        key = (case.id, rows)
+        key = (self._id(case), rows)
         if self._replicated is None or self._replicated[0] != key:
             one = case.build_logits(self.capabilities.device)
             metadata = SamplingMetadata.from_requests(
@@ -140,10 +147,18 @@ class OpenSubject:
     def _seeded(self, seed: int) -> Iterator[None]:
         """Seed torch's default generators inside, and leave them as they were outside."""
         device = torch.device(self.capabilities.device)
-        devices = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        if device.type != "cpu":
+            with torch.random.fork_rng(devices=[device], device_type=device.type):
+                torch.manual_seed(seed)
+                yield
+            return
+        # torch.manual_seed would also queue a seed, with a stack trace, for GPUs that nobody uses
+        before = torch.default_generator.get_state()
+        torch.default_generator.manual_seed(seed)
+        try:
             yield
+        finally:
+            torch.default_generator.set_state(before)
 
     def _from_metadata(
         self, logits: Tensor, metadata: SamplingMetadata, layout: Layout, *, watch: bool = True

@@ -20,7 +20,7 @@ def reordered(case: Case, rows: list[int]) -> Case:
 
 def _alone(case: Case) -> tuple[Case, ...]:
     """Return the batch, then rows by themselves."""
-    return (case, *(reordered(case, [row]) for row in range(0, len(case.requests), 3)))
+    return (case, *(reordered(case, [row]) for row in range(min(len(case.requests), 11))))
 
 
 def _permuted(case: Case) -> tuple[Case, ...]:

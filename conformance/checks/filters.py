@@ -12,7 +12,9 @@ from refsampler.conformance.designed import filters
 __all__ = ["CHECKS"]
 
 
-def _always(make: Callable[[], tuple[Case, ...]]) -> Callable[[Capabilities, int], tuple[Case, ...]]:
+def _always(
+    make: Callable[[], tuple[Case, ...]],
+) -> Callable[[Capabilities, int], tuple[Case, ...]]:
     return lambda _capabilities, _run_seed: make()
 
 

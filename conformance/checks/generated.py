@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis.strategies import SearchStrategy
+
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
@@ -24,7 +26,7 @@ def legal_features(capabilities: Capabilities) -> frozenset[Feature]:
     return EVERYTHING - {Feature.SEED} | (capabilities.features & {Feature.SEED})
 
 
-def strategy_for(capabilities: Capabilities):  # type: ignore[no-untyped-def]  # of Hypothesis
+def strategy_for(capabilities: Capabilities) -> SearchStrategy[Case]:
     """Return the strategy of cases that are legal for the backend."""
     return cases(features=legal_features(capabilities), dtypes=sorted(capabilities.dtypes))
 

@@ -50,9 +50,7 @@ class _Columns:
 def _judge(trial: Trial) -> tuple[Finding, ...]:
     """Judge every row's columns, then that asking changed no id."""
     asking = trial.arrangements[0]
-    findings = [
-        found for draw in asking.draws for found in _judge_draw(asking.case, draw)
-    ]
+    findings = [found for draw in asking.draws for found in _judge_draw(asking.case, draw)]
     findings += _judge_neutral(trial)
     first = {finding.clause: finding for finding in findings[::-1]}
     return tuple(first.values())
@@ -139,7 +137,8 @@ def _close(values: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Compare as float32 log-softmax allows; equal infinities are close, NaN is not."""
     with np.errstate(invalid="ignore"):
         near = np.abs(values - exact) <= _ABSOLUTE + _RELATIVE * np.abs(exact)
-    return near | (values == exact)
+    close: np.ndarray = near | (values == exact)
+    return close
 
 
 CHECKS: tuple[Check, ...] = (

@@ -153,9 +153,7 @@ def _clause(
     return attribute(arrangement.case, row, evidence, capabilities.semantics, owned)
 
 
-def _unexplained(
-    trial: Trial, law: RowExpected, *, impossible: bool, rearranged: bool
-) -> ClauseId:
+def _unexplained(trial: Trial, law: RowExpected, *, impossible: bool, rearranged: bool) -> ClauseId:
     """Name the clause of a wrong id that no single step explains."""
     owned = owned_clauses(trial.capabilities)
     own = [clause for clause in trial.case.clauses if clause in owned]

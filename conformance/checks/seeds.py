@@ -113,7 +113,9 @@ def _coincidences(trial: Trial) -> Iterator[Finding]:
             yield Finding(case.clauses[0], f"independent ids for {words}", seen, charge)
     for before, after in pairwise(draws):
         if len(fresh) >= 16 and (before[fresh] == after[fresh]).sum() >= 12:
-            seen = f"{(before[fresh] == after[fresh]).sum()} of {len(fresh)} ids as in the last call"
+            seen = (
+                f"{(before[fresh] == after[fresh]).sum()} of {len(fresh)} ids as in the last call"
+            )
             yield Finding(case.clauses[0], "fresh ids for unseeded rows", seen, charge)
 
 
@@ -131,9 +133,7 @@ CHECKS: tuple[Check, ...] = (
         "seeds-surrounded",
         clause_ids("seed.batch"),
         Kind.EXACT,
-        lambda capabilities, run_seed: _if_seeded(
-            capabilities, batches.seed_batch_cases(run_seed)
-        ),
+        lambda capabilities, run_seed: _if_seeded(capabilities, batches.seed_batch_cases(run_seed)),
         _judge_surrounded,
         arrange=_surrounded,
     ),

@@ -34,22 +34,27 @@ def standing(clause: Clause, capabilities: Capabilities) -> Standing:
     What a level-1 kernel gets from the reference pipeline is INHERITED: the steps before the
     filters, and greedy rows unless it folds them.
     """
-    level = capabilities.level
-    if level == 1 and clause.id in _FOLDED:
-        if _FOLDED[clause.id] in capabilities.folds:
-            return Standing(None)
-        return Standing(Status.INHERITED, "the reference pipeline does this step")
-    if clause.owner > level:
-        return Standing(Status.INHERITED, f"belongs to level {clause.owner}, the backend is {level}")
-    if clause.capability == "greedy":
-        if level > 1 or Fold.GREEDY in capabilities.folds:
-            return Standing(None)
-        return Standing(Status.INHERITED, "the reference pipeline takes the argmax")
-    if clause.capability and Feature(clause.capability) not in capabilities.features:
-        return Standing(Status.UNSUPPORTED, f"the backend does not declare {clause.capability}")
+    inherited = _inherited(clause, capabilities)
+    if inherited:
+        return Standing(Status.INHERITED, inherited)
+    needed = clause.capability
+    if needed and needed != "greedy" and Feature(needed) not in capabilities.features:
+        return Standing(Status.UNSUPPORTED, f"the backend does not declare {needed}")
     if clause.needs:
         return Standing(Status.NOT_RUN, f"needs {clause.needs}")
     return Standing(None)
+
+
+def _inherited(clause: Clause, capabilities: Capabilities) -> str:
+    """Return who does the step in the backend's place, empty if it does it itself."""
+    level = capabilities.level
+    if level == 1 and clause.id in _FOLDED:
+        return "" if _FOLDED[clause.id] in capabilities.folds else "the pipeline does this step"
+    if clause.owner > level:
+        return f"belongs to level {clause.owner}, the backend is {level}"
+    if clause.capability == "greedy" and level == 1 and Fold.GREEDY not in capabilities.folds:
+        return "the pipeline takes the argmax"
+    return ""
 
 
 def owned_clauses(capabilities: Capabilities) -> frozenset[ClauseId]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import Row, batch, flat, masses, peak, request, row
@@ -39,10 +41,10 @@ def _unlike() -> list[Row]:
 def isolation_cases() -> tuple[Case, ...]:
     """Return batches in which every row has other parameters than its neighbours."""
     rows = _unlike()
+    woven = [one for pair in zip(rows, rows[::-1], strict=True) for one in pair]
     return (
-        batch(13, rows, "batch.isolation", calls=64),
-        batch(13, [one for pair in zip(rows, rows[::-1], strict=True) for one in pair],
-              "batch.isolation", calls=64),
+        batch(13, rows * 8, "batch.isolation", calls=12),
+        batch(13, woven * 4, "batch.isolation", calls=12),
     )
 
 
@@ -70,7 +72,12 @@ def _live(count: int, seed: int) -> RowRecipe:
 def seed_repeat_cases(run_seed: int) -> tuple[Case, ...]:
     """Return seeded rows with every filter; seeds at both ends of their range are among them."""
     base = derived_seed(run_seed, "seeds")
-    asks = ({}, {"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.9, "temperature": 0.7})
+    asks: tuple[dict[str, Any], ...] = (
+        {},
+        {"top_k": 20},
+        {"top_p": 0.8},
+        {"min_p": 0.9, "temperature": 0.7},
+    )
     seeds = [base + place for place in range(28)] + [0, 1, 2**63 - 1, 2**64 - 2]
     rows: list[Row] = [
         (_live(48, place % 5), request(seed=seed, **asks[place % 4]))

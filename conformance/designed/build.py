@@ -12,7 +12,18 @@ from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.params import SamplingParams
 from refsampler.request import Request
 
-__all__ = ["COPIES", "Row", "batch", "copies", "distinct", "flat", "masses", "peak", "request", "row"]
+__all__ = [
+    "COPIES",
+    "Row",
+    "batch",
+    "copies",
+    "distinct",
+    "flat",
+    "masses",
+    "peak",
+    "request",
+    "row",
+]
 
 COPIES = 128
 """Equal rows in one call: an id of probability 0.25 stays away with probability e^-36."""
@@ -20,9 +31,7 @@ COPIES = 128
 Row = tuple[RowRecipe, Request]
 
 
-def request(
-    *, prompt: Sequence[int] = (), output: Sequence[int] = (), **params: Any
-) -> Request:
+def request(*, prompt: Sequence[int] = (), output: Sequence[int] = (), **params: Any) -> Request:
     """Return a request; temperatures are taken as they are, however small."""
     return Request(SamplingParams(temperature_floor=0.0, **params), tuple(prompt), tuple(output))
 
@@ -53,7 +62,9 @@ def batch(vocab: int, rows: Sequence[Row], *clauses: str, **fields: Any) -> Case
     return Case(recipe, tuple(one for _, one in rows), clauses=clause_ids(*clauses), **fields)
 
 
-def copies(vocab: int, recipe: RowRecipe, asked: Request, *clauses: str, count: int = COPIES) -> Case:
+def copies(
+    vocab: int, recipe: RowRecipe, asked: Request, *clauses: str, count: int = COPIES
+) -> Case:
     """Return a case of equal rows, so that ids that must be drawn are drawn."""
     return batch(vocab, [(recipe, asked)] * count, *clauses)
 

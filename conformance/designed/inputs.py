@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.conformance.case import Case, Hazard, Layout
@@ -76,7 +77,7 @@ def extreme_cases() -> tuple[Case, ...]:
     cold, hot = request(temperature=1e-5), request(temperature=2.0)
     top = row({3: 65504.0}, base=-65504.0)
     pair = row({3: 65504.0, 6: 65504.0}, base=-65504.0)
-    every = {"top_k": 4, "top_p": 0.9, "min_p": 0.1}
+    every: dict[str, Any] = {"top_k": 4, "top_p": 0.9, "min_p": 0.1}
     rows: list[Row] = [
         (top, cold),
         (top, hot),
@@ -105,13 +106,18 @@ def padding_cases() -> tuple[Case, ...]:
     def padded(recipe: RowRecipe, real: int, vocab: int) -> RowRecipe:
         tail = tuple(range(real, vocab))
         values = (*recipe.values, *[-math.inf] * len(tail))
-        return RowRecipe(recipe.shape, recipe.seed, recipe.base, recipe.scale, (*recipe.ids, *tail), values)
+        return RowRecipe(
+            recipe.shape, recipe.seed, recipe.base, recipe.scale, (*recipe.ids, *tail), values
+        )
 
     asks = (request(), request(top_k=60), request(top_p=0.999), request(min_p=0.0), _GREEDY)
     return tuple(
         batch(
             vocab,
-            [(padded(RowRecipe(scale=0.25, shape="bell", seed=3), real, vocab), one) for one in asks]
+            [
+                (padded(RowRecipe(scale=0.25, shape="bell", seed=3), real, vocab), one)
+                for one in asks
+            ]
             * 8,
             "output.vocab-padding",
         )

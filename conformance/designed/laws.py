@@ -14,22 +14,22 @@ __all__ = ["law_cases"]
 def law_cases() -> tuple[tuple[Case, int], ...]:
     """Return cases of one row, and how many draws each gets in the quick profile."""
     plain = request()
-    two = row({0: 0.0, 63: 0.0})
-    sixteen = row({(37 * place + 5) % 251: 0.0 for place in range(16)})
-    ladder = row({(11 * place + 3) % 64: -place / 8 for place in range(24)})
+    two = row({0: 0.0, 31: 0.0})
+    sixteen = row({(37 * place + 5) % 61: 0.0 for place in range(16)})
+    ladder = row({(11 * place + 3) % 32: -place / 8 for place in range(24)})
     words = RowRecipe(shape="zipf", seed=11, scale=0.75)
     return tuple(
         (batch(vocab, [(recipe, asked)], "draw.law"), draws)
         for vocab, recipe, asked, draws in (
-            (64, two, plain, 200_000),
-            (251, sixteen, plain, 200_000),
-            (64, ladder, request(temperature=0.7), 200_000),
-            (64, ladder, request(temperature=1.5, top_k=12), 200_000),
-            (64, ladder, request(top_p=0.83), 200_000),
-            (1000, words, request(temperature=0.8, top_k=50), 100_000),
-            (1000, words, request(min_p=0.02, top_k=100, top_p=0.9), 60_000),
-            (64, _sea(64), request(temperature=0.5), 300_000),
-            (4096, _sea(4096), plain, 40_000),
+            (32, two, plain, 200_000),
+            (61, sixteen, plain, 200_000),
+            (32, ladder, request(temperature=0.7), 200_000),
+            (32, ladder, request(temperature=1.5, top_k=12), 200_000),
+            (32, ladder, request(top_p=0.83), 200_000),
+            (256, words, request(temperature=0.8, top_k=50), 100_000),
+            (256, words, request(min_p=0.02, top_k=100, top_p=0.9), 50_000),
+            (64, _sea(64), request(temperature=0.5), 400_000),
+            (4096, _sea(4096), plain, 16_000),
         )
     )
 

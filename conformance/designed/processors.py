@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import batch, request, row
@@ -59,7 +60,7 @@ def mask_cases() -> tuple[Case, ...]:
         for banned, prompt, output in histories
     ]
     for output in ((), (1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)):
-        stops = {"stop_token_ids": (0,), "eos_token_id": 11, "min_tokens": 3}
+        stops: dict[str, Any] = {"stop_token_ids": (0,), "eos_token_id": 11, "min_tokens": 3}
         cases.append(_both(best, request(output=output, **stops), minimum, "effect.parameters"))
     cases += [
         _both(best, request(min_tokens=2, eos_token_id=11, ignore_eos=True), minimum),
@@ -80,14 +81,18 @@ def bias_cases() -> tuple[Case, ...]:
         _both({0: 200.0, 11: 0.0}, request(logit_bias=((11, 160.0),)), bias),
         # no bias lifts a ban
         _both({0: 0.0, 5: 50.0}, request(allowed_token_ids=(0,), logit_bias=((5, 900.0),)), bias),
-        _both({0: 0.0, 5: 0.0}, request(bad_words_token_ids=((5,),), logit_bias=((5, 900.0),)), bias),
+        _both(
+            {0: 0.0, 5: 0.0}, request(bad_words_token_ids=((5,),), logit_bias=((5, 900.0),)), bias
+        ),
         _both(
             {0: 0.0, 5: 0.0},
             request(min_tokens=2, stop_token_ids=(5,), logit_bias=((5, 900.0),)),
             bias,
         ),
         # before temperature: (0 + 320) / 2 = 160 < 200
-        _both({0: 400.0, 11: 0.0}, request(temperature=2.0, logit_bias=((11, 320.0),)), order, bias),
+        _both(
+            {0: 400.0, 11: 0.0}, request(temperature=2.0, logit_bias=((11, 320.0),)), order, bias
+        ),
         # before the penalties: (100 - 300) * 2 = -400 < -325
         _both(
             {0: -325.0, 11: 100.0},
@@ -107,7 +112,7 @@ def penalty_cases() -> tuple[Case, ...]:
     )
     effect = "effect.parameters"
     many = (11,) * 100
-    twice = {"repetition_penalty": 2.0}
+    twice: dict[str, Any] = {"repetition_penalty": 2.0}
     return (
         # negative logits are multiplied: -100 -> -200, below -125
         _both({0: -125.0, 11: -100.0}, request(prompt=(11,), **twice), repetition, effect),
@@ -119,7 +124,9 @@ def penalty_cases() -> tuple[Case, ...]:
         # below 1 it rewards: 100 -> 200
         _both({0: 150.0, 11: 100.0}, request(output=(11,), repetition_penalty=0.5), repetition),
         # 300 - 2 * 100 = 100
-        _both({0: 200.0, 11: 300.0}, request(output=many, frequency_penalty=2.0), frequency, effect),
+        _both(
+            {0: 200.0, 11: 300.0}, request(output=many, frequency_penalty=2.0), frequency, effect
+        ),
         _both({0: 60.0, 11: 300.0}, request(output=many, frequency_penalty=2.0), frequency),
         _both({0: 200.0, 11: 100.0}, request(output=many, frequency_penalty=-2.0), frequency),
         # the prompt does not count
@@ -156,9 +163,9 @@ def penalty_cases() -> tuple[Case, ...]:
 def history_cases() -> tuple[Case, ...]:
     """Return ragged histories side by side, padding, placeholders, and id 0 as a real id."""
     history = "penalty.history"
-    penal = {"frequency_penalty": 2.0}
+    penal: dict[str, Any] = {"frequency_penalty": 2.0}
     recipe = row({0: 150.0, 11: 200.0}, base=_LOW)
-    repeat = {"repetition_penalty": 2.0}
+    repeat: dict[str, Any] = {"repetition_penalty": 2.0}
     ragged = [
         (recipe, request(output=(11,) * 100, **penal)),
         (recipe, request(output=(), **penal)),
@@ -191,7 +198,7 @@ def thinking_cases() -> tuple[Case, ...]:
     best = row({0: 100.0, 11: 200.0}, base=_LOW)
     force = "thinking.force"
 
-    def asked(output: tuple[int, ...], budget: int | None, **params: object) -> Request:
+    def asked(output: tuple[int, ...], budget: int | None, **params: Any) -> Request:
         return request(prompt=(7, 2), output=output, thinking_token_budget=budget, **params)
 
     rows = [
@@ -206,4 +213,7 @@ def thinking_cases() -> tuple[Case, ...]:
         (best, asked((8, 8), 2, temperature=0.0)),
         (best, request(thinking_token_budget=1)),
     ]
-    return (batch(_V, rows, force, thinking=markers), batch(_V, rows[::-1], force, thinking=markers))
+    return (
+        batch(_V, rows, force, thinking=markers),
+        batch(_V, rows[::-1], force, thinking=markers),
+    )

@@ -1,0 +1,216 @@
+"""Decisions: from what the cases showed to one status a clause, and to an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from refsampler.clauses import Clause, ClauseId, Level, get
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks import Finding
+from refsampler.conformance.checks.standing import Standing
+from refsampler.conformance.evidence.pool import ClausePool
+from refsampler.conformance.plan import LAW, Plan, sure
+from refsampler.conformance.verdict import Exact, ExitCode, LogE, Status, Verdict
+
+__all__ = ["Decision", "Tally", "decide", "exit_code", "headline"]
+
+_NO_CHECK = "no check yet"
+_NEVER_UNSUPPORTED = (
+    "output.range",
+    "greedy.argmax",
+    "top-k.keep",
+    "top-p.keep",
+    "draw.",
+    "batch.isolation",
+    "independence.rows",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict, its clause's level, and why it is what it is.
+
+    Attributes:
+        verdict: what was decided.
+        level: MUST gates, SHOULD does not.
+        reason: of a status that says nothing about behaviour.
+        cases: judged.
+        expected: of the finding shown.
+        seen: of the finding shown.
+        unchecked: no check tests the clause yet.
+
+    """
+
+    verdict: Verdict
+    level: Level
+    reason: str = ""
+    cases: int = 0
+    expected: str = ""
+    seen: str = ""
+    unchecked: bool = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened in a run, by clause: filled case by case, read at the end.
+
+    Attributes:
+        done: cases finished.
+        draws: ids drawn for them.
+        seconds: spent on them.
+        found: breaches, with the case that showed each.
+        crashed: clauses whose cases the subject did not survive.
+        errors: of the harness, in words; each names its check and case.
+        failed_clauses: clauses of cases that the harness could not judge.
+        cases: judged.
+        all_draws: of all cases.
+
+    """
+
+    done: dict[ClauseId, int] = field(default_factory=dict)
+    draws: dict[ClauseId, int] = field(default_factory=dict)
+    seconds: dict[ClauseId, float] = field(default_factory=dict)
+    found: dict[ClauseId, list[tuple[Case, Finding]]] = field(default_factory=dict)
+    crashed: set[ClauseId] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    failed_clauses: set[ClauseId] = field(default_factory=set)
+    cases: int = 0
+    all_draws: int = 0
+
+    def count(self, clauses: tuple[ClauseId, ...], draws: int, seconds: float) -> None:
+        """Book a case; the clauses are those for which it is finished."""
+        self.cases += 1
+        self.all_draws += draws
+        for clause in clauses:
+            self.done[clause] = self.done.get(clause, 0) + 1
+            self.draws[clause] = self.draws.get(clause, 0) + draws
+            self.seconds[clause] = self.seconds.get(clause, 0.0) + seconds
+
+    def book(self, case: Case, findings: tuple[Finding, ...]) -> None:
+        """Book what a case showed."""
+        for finding in findings:
+            self.found.setdefault(finding.clause, []).append((case, finding))
+
+
+def decide(plan: Plan, tally: Tally, pool: ClausePool) -> Iterator[Decision]:
+    """Yield one decision a selected clause, then those about broken clauses not selected."""
+    planned, checked = plan.planned(), plan.checked()
+    for clause, stands in plan.standings:
+        yield _decision(plan, tally, pool, clause, stands, planned, checked)
+    selected = {clause.id for clause, _ in plan.standings}
+    for broken in tally.found:
+        if broken not in selected:
+            stands = Standing(None)
+            yield _decision(plan, tally, pool, get(broken), stands, planned, checked)
+
+
+def _decision(
+    plan: Plan,
+    tally: Tally,
+    pool: ClausePool,
+    clause: Clause,
+    stands: Standing,
+    planned: dict[ClauseId, int],
+    checked: frozenset[ClauseId],
+) -> Decision:
+    name = clause.id
+    found = tally.found.get(name, [])
+    law = name == LAW
+    done, wanted = tally.done.get(name, 0), planned.get(name, 0)
+    case, finding = min(found, key=_size, default=(None, None))
+    reason = ""
+    if found or (law and pool.failed):
+        status = Status.FAIL
+    elif stands.status is not None:
+        status, reason = stands.status, stands.reason
+    elif name not in checked:
+        status, reason = Status.NOT_RUN, _NO_CHECK
+    elif not wanted:
+        status, reason = Status.NOT_RUN, "no case applies to this backend yet"
+    elif done < wanted and name in tally.failed_clauses:
+        status, reason = Status.ERROR, tally.errors[0]
+    elif done < wanted:
+        status = Status.INCONCLUSIVE
+        what = "its cases crashed" if name in tally.crashed else "not all cases ran"
+        reason = f"{what}: {done} of {wanted}"
+    else:
+        status = Status.PASS
+    expected, seen = ("", "") if finding is None else (finding.expected, finding.seen)
+    if law and pool.failed and finding is None:
+        case = _worst(plan, pool)
+        expected = "the exact law within the declared delta"
+        seen = pool.best.name
+    certainty = (
+        LogE(pool.log_e_max, pool.log_threshold)
+        if law and not found
+        else Exact(0.0 if finding is None else finding.charge)
+    )
+    verdict = Verdict(
+        clause=name,
+        status=status,
+        expected=None,
+        case=None if case is None else case.id,
+        certainty=certainty,
+        effect="" if not expected else f"expected {expected}; seen {seen}",
+        draws=tally.draws.get(name, 0),
+        would_see=sure(plan) if law else (),
+        seconds=tally.seconds.get(name, 0.0),
+        replay="" if case is None else f"refsampler replay {case.id}",
+    )
+    return Decision(verdict, clause.level, reason, done, expected, seen, reason == _NO_CHECK)
+
+
+def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:
+    case, _ = entry
+    return (len(case.requests) * case.calls, case.logits.vocab)
+
+
+def _worst(plan: Plan, pool: ClausePool) -> Case | None:
+    """Return the law case that the strongest bet is about."""
+    name = pool.best.name.partition(":")[0]
+    cases = {one.case.id: one.case for one in plan.laws}
+    return cases.get(name, plan.laws[0].case if plan.laws else None)
+
+
+def exit_code(decisions: Sequence[Decision], errors: Sequence[str]) -> int:
+    """Return what the run says to a CI job (evidence rule 15)."""
+    statuses = [
+        (one.verdict.clause, one.verdict.status) for one in decisions if one.level is Level.MUST
+    ]
+    if any(status is Status.FAIL for _, status in statuses):
+        return ExitCode.DOES_NOT
+    if errors or any(status is Status.ERROR for _, status in statuses):
+        return ExitCode.HARNESS
+    needed = any(
+        status is Status.UNSUPPORTED and clause.startswith(_NEVER_UNSUPPORTED)
+        for clause, status in statuses
+    )
+    if needed or any(status is Status.INCONCLUSIVE for _, status in statuses):
+        return ExitCode.INCONCLUSIVE
+    if not any(status is Status.PASS for _, status in statuses):
+        return ExitCode.NOTHING_RAN
+    return ExitCode.CONFORMS
+
+
+def headline(decisions: Sequence[Decision], code: int) -> str:
+    """Return the run in one line: what was owned and how it went, and what was not tested."""
+    words = {
+        ExitCode.CONFORMS: "conforms",
+        ExitCode.DOES_NOT: "does not conform",
+        ExitCode.INCONCLUSIVE: "inconclusive",
+        ExitCode.HARNESS: "the harness failed",
+        ExitCode.NOTHING_RAN: "nothing ran",
+    }[code]
+    counts = {status: sum(one.verdict.status is status for one in decisions) for status in Status}
+    unchecked = sum(
+        one.level is Level.MUST and one.verdict.status is Status.NOT_RUN and one.unchecked
+        for one in decisions
+    )
+    owned = sum(
+        one.verdict.status not in (Status.INHERITED, Status.UNSUPPORTED) for one in decisions
+    )
+    shown = ", ".join(
+        f"{count} {str(status).replace('_', ' ')}" for status, count in counts.items() if count
+    )
+    return f"{words}: {owned} clauses owned; {shown}; {unchecked} owned MUSTs have no check yet"
