@@ -21,7 +21,7 @@ lint: $(STAMP)
 
 vllm-parity:
 	$(PYTHON) tests/vllm_parity/setup_env.py --venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m tests.vllm_parity.run
+	$(VLLM_VENV)/bin/python -m tests.vllm_parity.run --report reports/vllm-parity
 
 clean:
 	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
