@@ -18,7 +18,25 @@ import numpy.typing as npt
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.cells import RowLaw
 
-__all__ = ["BANK", "Alternative", "Fault"]
+__all__ = [
+    "BANK",
+    "Alternative",
+    "Fault",
+    "Place",
+    "bfloat16_probs",
+    "dropped",
+    "favoured",
+    "greedy_mixture",
+    "id_tilt",
+    "log_rank_tilt",
+    "narrow_cumsum",
+    "noise_floor",
+    "parity_tilt",
+    "temperature",
+    "uniform_grid",
+    "uniform_mixture",
+    "zero_noise",
+]
 
 Fault = Callable[[RowLaw], FloatArray]
 """Law of a row -> the faulty law [live], non-negative, with positive sum."""

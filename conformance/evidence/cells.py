@@ -12,7 +12,7 @@ __all__ = ["OUTSIDE", "SKIPPED", "Cells", "RowLaw", "Tally", "masses"]
 
 SKIPPED = -1
 OUTSIDE = -2
-SMALLEST = 1e-300  # keeps likelihood ratios finite; a law that far down is never drawn
+_SMALLEST = 1e-300  # keeps likelihood ratios finite; a law that far down is never drawn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,14 +113,14 @@ class Cells:
                 cell_of_id[mask] = common.size + len(labels)
                 cell_probs.append(probs[mask].sum(keepdims=True))
                 labels.append(label)
-        exact = np.maximum(np.concatenate(cell_probs), SMALLEST)
+        exact = np.maximum(np.concatenate(cell_probs), _SMALLEST)
         live = np.flatnonzero(tested)
         return cls(
             cell_of_id=frozen(cell_of_id),
             probs=frozen(exact / exact.sum()),
             ids=frozen(np.concatenate([common, np.full(len(labels), -1)])),
             labels=tuple(labels),
-            live=RowLaw(frozen(live), frozen(np.maximum(probs[live], SMALLEST)), vocab),
+            live=RowLaw(frozen(live), frozen(np.maximum(probs[live], _SMALLEST)), vocab),
         )
 
     def fold(self, law: FloatArray) -> FloatArray:
