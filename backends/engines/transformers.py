@@ -120,7 +120,7 @@ def _alike(rows: Rows, num_rows: int, vocab: int) -> Mapping[_Knobs, Sequence[in
 
 def _process(knobs: _Knobs, logits: Float32[Tensor, "n V"]) -> Float32[Tensor, "n V"]:
     """Apply the processors that `generate` would build for these parameters."""
-    from transformers import (
+    from transformers.generation.logits_process import (
         LogitsProcessorList,
         MinPLogitsWarper,
         TemperatureLogitsWarper,

@@ -28,10 +28,11 @@ def echo_table(
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, box=box.SIMPLE_HEAD)
+    folded = [Column(name, overflow="fold") for name in columns]
+    table = Table(*folded, box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)
