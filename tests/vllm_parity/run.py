@@ -135,7 +135,7 @@ def _unexplained(findings: Sequence[Finding]) -> list[Finding]:
 def versions() -> Versions:
     """Return what is compared, and with what."""
     return Versions(
-        vllm=version("vllm"),
+        vllm=version("vllm").removesuffix("+cpu"),  # what setup_env.py adds
         torch=str(torch.__version__),
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
