@@ -15,6 +15,10 @@ _COMMANDS = {
     "backends": "backends",
     "law": "law",
     "trace": "trace",
+    "smoke": "check",
+    "plan": "check",
+    "check": "check",
+    "replay": "check",
 }
 
 

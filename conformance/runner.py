@@ -30,10 +30,11 @@ from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord,
 from refsampler.conformance.strategies import shrink
 from refsampler.conformance.subject import OpenSubject, SubjectError
 
-__all__ = ["Outcome", "judge_case", "run"]
+__all__ = ["Judged", "Outcome", "judge_case", "run"]
 
 _ROW_ELEMENTS = 2**21
 _MOST_ROWS = 2**15
+_SHRINK_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,27 @@ def run(
     return Outcome(decisions, tally.cases, tally.all_draws, seconds, tuple(tally.errors))
 
 
-def judge_case(subject: OpenSubject, check: Check, case: Case) -> tuple[tuple[Finding, ...], int]:
-    """Draw a case in all its arrangements and judge it; also the number of draws.
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a case showed.
 
-    A crash of the subject is a finding about `output.returns`.
+    Attributes:
+        findings: at most one a clause.
+        draws: ids drawn.
+        crashed: the subject raised, so the case says nothing about its own clauses.
+
+    """
+
+    findings: tuple[Finding, ...]
+    draws: int
+    crashed: bool = False
+
+
+def judge_case(subject: OpenSubject, check: Check, case: Case) -> Judged:
+    """Draw a case in all its arrangements and judge it.
+
+    A crash of the subject is a finding about `output.returns`; on rows without a law an error that
+    names them is as good as an id.
     """
     semantics = subject.capabilities.semantics
     arrangements = []
@@ -108,18 +126,36 @@ def judge_case(subject: OpenSubject, check: Check, case: Case) -> tuple[tuple[Fi
         try:
             drawn = tuple(subject.sample(one, call, place) for call in range(one.calls))
         except SubjectError as error:
+            lawless = not all(law.valid for law in expected.distinct)
+            if lawless and _refuses_by_name(error):
+                continue
             where = f"arrangement {place + 1}, " if place else ""
-            return (Finding(ClauseId("output.returns"), "a result", f"{where}{error}"),), draws
+            found = (_crash(case, f"{where}{error}", lawless=lawless),)
+            return Judged(found, draws, crashed=True)
         draws += sum(len(draw.ids) for draw in drawn)
         arrangements.append(Arrangement(one, expected, drawn))
     trial = Trial(subject.capabilities, tuple(arrangements), check.kind)
-    found = judge_rows(trial)
-    if check.judge is not None:
-        found = (*found, *check.judge(trial))
+    findings = judge_rows(trial)
+    if check.judge is not None and len(arrangements) == len(check.arrange(case)):
+        findings = (*findings, *check.judge(trial))
     first: dict[ClauseId, Finding] = {}
-    for finding in found:
+    for finding in findings:
         first.setdefault(finding.clause, finding)
-    return tuple(first.values()), draws
+    return Judged(tuple(first.values()), draws)
+
+
+def _refuses_by_name(error: SubjectError) -> bool:
+    """Whether the backend said which input it refuses (clause `nonfinite.contained`)."""
+    named = any(word in str(error) for word in ("logits", "row"))
+    return named and isinstance(error.__cause__, ValueError | TypeError)
+
+
+def _crash(case: Case, words: str, *, lawless: bool) -> Finding:
+    """Return the finding of a call that raised; rows without a law have a clause of their own."""
+    if not lawless:
+        return Finding(ClauseId("output.returns"), "a result", words)
+    own = "mask.empty" if "mask.empty" in case.clauses else "nonfinite.contained"
+    return Finding(ClauseId(own), "an id in range, or an error that names the rows", words)
 
 
 def _late(deadline: float | None) -> bool:
@@ -130,18 +166,18 @@ def _run_case(subject: OpenSubject, one: PlannedCase, writer: ReportWriter, tall
     started = time.monotonic()
     clauses = tuple(dict.fromkeys((*one.case.clauses, *EVERY_CASE)))
     try:
-        findings, draws = judge_case(subject, one.check, one.case)
+        judged = judge_case(subject, one.check, one.case)
     except Exception as error:  # noqa: BLE001 - a fault of ours costs the case, not the run
         tally.errors.append(f"{one.check.name} {one.case.id}: {type(error).__name__}: {error}")
         tally.failed_clauses |= {*clauses}
         return
-    crashed = any(finding.clause == "output.returns" for finding in findings)
     seconds = time.monotonic() - started
-    writer.write(_case_record(one.check, one.case, findings, draws, seconds))
-    tally.book(one.case, findings)
-    if crashed:
-        tally.crashed |= {*one.case.clauses}
-    tally.count((ClauseId("output.returns"),) if crashed else clauses, draws, seconds)
+    writer.write(_case_record(one.check, one.case, judged.findings, judged.draws, seconds))
+    tally.book(one.case, judged.findings)
+    if judged.crashed:
+        tally.crashed |= {*clauses} - {"output.returns"}
+        clauses = (ClauseId("output.returns"),)
+    tally.count(clauses, judged.draws, seconds)
 
 
 def _case_record(
@@ -243,6 +279,7 @@ def _counted(
 def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, tally: Tally) -> None:
     """Look for a smaller case of each clause that only generated batches broke."""
     generated = {one.case.id: one for one in plan.cases if one.check.name == "generated-batches"}
+    deadline = time.monotonic() + _SHRINK_SECONDS
     for clause, found in tally.found.items():
         if any(case.id not in generated for case, _ in found):
             continue
@@ -250,7 +287,7 @@ def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, ta
         check = generated[first.id].check
         search = _Search(subject, check, first.clauses, clause)
         strategy = strategy_for(subject.capabilities)
-        smallest = shrink(strategy, search.fails, plan.run_seed, len(generated))
+        smallest = shrink(strategy, search.fails, plan.run_seed, len(generated), deadline)
         if smallest is not None:
             case = replace(smallest, clauses=first.clauses)
             findings = search.seen[smallest.id]
@@ -271,8 +308,8 @@ class _Search:
     def fails(self, case: Case) -> bool:
         """Judge a candidate; nothing that goes wrong here changes a verdict."""
         try:
-            findings, _ = judge_case(self.subject, self.check, replace(case, clauses=self.clauses))
+            judged = judge_case(self.subject, self.check, replace(case, clauses=self.clauses))
         except Exception:  # noqa: BLE001 - a candidate that cannot be judged is no smaller case
             return False
-        self.seen[case.id] = tuple(one for one in findings if one.clause == self.clause)
+        self.seen[case.id] = tuple(one for one in judged.findings if one.clause == self.clause)
         return bool(self.seen[case.id])

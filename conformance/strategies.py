@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import hypothesis
@@ -97,7 +98,7 @@ def params(
     features: frozenset[Feature] = EVERYTHING,
 ) -> SamplingParams:
     """Any legal parameters over a vocabulary, as far as `features` reach; most are neutral."""
-    fields: dict[str, object] = {}
+    fields: dict[str, Any] = {}
 
     def sometimes(name: str, values: st.SearchStrategy[object]) -> None:
         if draw(st.integers(0, 2)) == 0:
@@ -182,7 +183,7 @@ def requests(
     if draw(st.integers(0, 7)) == 0:
         output.append(PLACEHOLDER)
     words = chosen.bad_words_token_ids
-    if words and draw(st.booleans()):
+    if words and draw(st.integers(0, 1)):
         # a history that ends in the word's beginning, so that its last id is banned
         output = [*output, *words[0][:-1]]
     return Request(chosen, tuple(prompt), tuple(output))
@@ -258,19 +259,21 @@ def shrink(
     fails: Callable[[Case], bool],
     run_seed: int,
     examples: int,
-    candidates: int = 300,
+    deadline: float,
+    candidates: int = 200,
 ) -> Case | None:
     """Return a smaller case that `fails`, by exact oracles only; None if none was found again.
 
     The verdict stands whatever happens here: `fails` is asked once a case, and after `candidates`
-    cases everything new passes, so that the search ends.
+    cases, or beyond the deadline of the monotonic clock, everything new passes: the search ends.
     """
     known: dict[str, bool] = {}
     smallest: list[Case] = []
 
     def body(case: Case) -> None:
         if case.id not in known:
-            known[case.id] = len(known) < candidates and fails(case)
+            left = len(known) < examples + candidates and time.monotonic() < deadline
+            known[case.id] = left and fails(case)
         if known[case.id]:
             smallest[:] = [case]
             raise AssertionError(case.id)

@@ -245,7 +245,7 @@ class _Watched:
 
 
 def _read_ids(
-    ids: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+    ids: object, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
 ) -> tuple[Int64[np.ndarray, " num_tokens"], str]:
     """Return the ids as far as they can be read, and what is wrong with their form."""
     if not isinstance(ids, Tensor):

@@ -87,8 +87,8 @@ class Kept:
     ids: Bool[np.ndarray, " vocab"]
 
     def fits(self, law: RowExpected) -> bool:
-        """Whether a right backend of that law may keep these ids."""
-        return not ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
+        """Whether a right backend of that law may keep these ids; a greedy row keeps any."""
+        return law.greedy or not ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
 
 
 def attribute(

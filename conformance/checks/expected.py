@@ -67,7 +67,7 @@ class Expected:
 
     def row(self, row: int) -> RowExpected:
         """Return what is expected of a row of the batch."""
-        return self.distinct[self.kind_of[row]]
+        return self.distinct[int(self.kind_of[row])]
 
 
 def expect_row(

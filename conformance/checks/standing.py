@@ -10,7 +10,12 @@ from refsampler.conformance.verdict import Status
 
 __all__ = ["Standing", "owned_clauses", "standing"]
 
-_FOLDED = {"temperature.scale": Fold.TEMPERATURE, "min-p.keep": Fold.MIN_P}
+_FOLDED = {
+    "temperature.scale": Fold.TEMPERATURE,
+    "min-p.keep": Fold.MIN_P,
+    "greedy.mixed": Fold.GREEDY,
+    "greedy.threshold": Fold.GREEDY,
+}
 """Clauses of level 2 that a kernel takes over by declaring a fold."""
 
 

@@ -1,0 +1,133 @@
+"""How the verdicts of a run are shown: a table on a terminal, plain lines elsewhere, markdown."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+import click
+
+from refsampler.conformance.decisions import Decision
+from refsampler.conformance.plan import Plan, alpha, sure
+from refsampler.conformance.verdict import LogE, Status
+
+__all__ = ["failure_lines", "markdown", "plan_lines", "show"]
+
+_MARKS = {
+    Status.PASS: ("PASS", "green"),
+    Status.FAIL: ("FAIL", "red"),
+    Status.INCONCLUSIVE: ("INCONCLUSIVE", "yellow"),
+    Status.INHERITED: ("INHERITED", "blue"),
+    Status.UNSUPPORTED: ("UNSUPPORTED", "yellow"),
+    Status.NOT_RUN: ("NOT_RUN", "bright_black"),
+    Status.ERROR: ("ERROR", "magenta"),
+}
+
+
+def show(decisions: Sequence[Decision], headline: str) -> None:
+    """Print the verdicts, then the failures, then the headline."""
+    if sys.stdout.isatty():
+        _show_table(decisions)
+    else:
+        for one in decisions:
+            word = _MARKS[one.verdict.status][0]
+            click.echo(f"{word:<12} {one.verdict.clause:<22} {_note(one)}".rstrip())
+    for one in decisions:
+        for line in failure_lines(one):
+            click.echo(line)
+    click.echo(headline)
+
+
+def failure_lines(decision: Decision) -> tuple[str, ...]:
+    """Return a failure in the order expected, seen, how sure, smallest case, replay."""
+    verdict = decision.verdict
+    if verdict.status is not Status.FAIL:
+        return ()
+    lines = [
+        f"FAIL {verdict.clause}",
+        f"  expected  {decision.expected}",
+        f"  seen      {decision.seen}",
+        f"  sure      {_certainty(decision)}",
+    ]
+    if verdict.case is not None:
+        lines += [f"  smallest  case {verdict.case}", f"  replay    {verdict.replay}"]
+    return tuple(lines)
+
+
+def _certainty(decision: Decision) -> str:
+    certainty = decision.verdict.certainty
+    if isinstance(certainty, LogE):
+        power = certainty.log_e / math.log(10)
+        needed = certainty.log_threshold / math.log(10)
+        return f"e-value 10^{power:.1f}, 10^{needed:.1f} needed"
+    if certainty.false_alarm:
+        return f"a right backend shows this with probability at most {certainty.false_alarm:.1e}"
+    return "exact comparison"
+
+
+def markdown(decisions: Sequence[Decision], title: str, headline: str) -> str:
+    """Return the verdicts as a markdown page."""
+    lines = [f"# {title}", "", headline, "", "| clause | level | status | cases | draws | note |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for one in decisions:
+        verdict = one.verdict
+        note = (verdict.effect or one.reason).replace("|", r"\|")
+        word = _MARKS[verdict.status][0]
+        lines.append(
+            f"| `{verdict.clause}` | {one.level} | {word} | {one.cases} | {verdict.draws} | {note} |"
+        )
+    failures = [line for one in decisions for line in failure_lines(one)]
+    if failures:
+        lines += ["", "## Failures", "", "```", *failures, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
+    """Return what will run, what it may cost and what it will see."""
+    owned = sum(stands.status is None for _, stands in plan.standings)
+    checks = {one.check.name for one in plan.cases} | {one.check.name for one in plan.laws}
+    seen = ", ".join(power.bias for power in sure(plan))
+    capabilities = plan.capabilities
+    lines = [
+        (
+            f"{capabilities.name} {capabilities.version} on {capabilities.device}: level "
+            f"{capabilities.level}, semantics {capabilities.semantics.profile}, "
+            f"delta {capabilities.delta:g}, floor {capabilities.floor:g}"
+        ),
+        (
+            f"clauses {len(plan.standings)} ({owned} owned)   checks {len(checks)}   cases "
+            f"{len(plan.cases)} + {len(plan.laws)} laws   draws {plan.draws:,}   run seed "
+            f"{plan.run_seed}"
+        ),
+        (
+            f"false alarm: near-certain rows at most {plan.charge:.1e}, draw.law at most "
+            f"{alpha(plan):.1e}, whole run at most 1e-9"
+        ),
+    ]
+    if plan.laws:
+        lines.append(f"draw.law would see with probability 1 - 1e-6: {seen or 'nothing'}")
+    if seconds is not None:
+        lines.append(f"planned in {seconds:.1f} s")
+    return tuple(lines)
+
+
+def _note(decision: Decision) -> str:
+    verdict = decision.verdict
+    if verdict.status is Status.PASS:
+        return f"{decision.cases} cases, {verdict.draws:,} draws"
+    return decision.reason or verdict.effect
+
+
+def _show_table(decisions: Sequence[Decision]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("clause", "level", "status", "", box=box.SIMPLE_HEAD)
+    for one in decisions:
+        word, colour = _MARKS[one.verdict.status]
+        status = Text(word, style=colour)
+        table.add_row(one.verdict.clause, str(one.level), status, Text(_note(one)))
+    Console().print(table)
