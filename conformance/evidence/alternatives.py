@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from refsampler.conformance.evidence.cells import RowLaw
 __all__ = [
     "BANK",
     "Alternative",
+    "Bet",
     "Fault",
     "Place",
+    "Weighted",
     "bfloat16_probs",
     "dropped",
     "favoured",
@@ -40,6 +42,26 @@ __all__ = [
 
 Fault = Callable[[RowLaw], FloatArray]
 """Law of a row -> the faulty law [live], non-negative, with positive sum."""
+
+
+class Weighted(Protocol):
+    """A bet that cases share, as a pool sees it."""
+
+    @property
+    def name(self) -> str:
+        """What is wrong, in words; unique in a bank."""
+
+    @property
+    def weight(self) -> float:
+        """Prior weight; the weights of a bank sum to at most 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """A shared bet that is no law on single ids."""
+
+    name: str
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ and so does what the weights leave below 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from refsampler.conformance.evidence.alternatives import Alternative
+from refsampler.conformance.evidence.alternatives import Weighted
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 
@@ -63,7 +63,7 @@ class ClausePool:
     Args:
         planned: the cases; empty for a fuzzing run, where the k-th case to arrive gets weight
             1/(k(k+1)).
-        alternatives: the bank that all cases share.
+        alternatives: the bank that all cases share; without one half of E_c stays at 1.
         log_threshold: ln(1/alpha) of the clause.
 
     Attributes:
@@ -78,7 +78,7 @@ class ClausePool:
     def __init__(
         self,
         planned: tuple[PlannedCase, ...],
-        alternatives: tuple[Alternative, ...],
+        alternatives: Sequence[Weighted],
         log_threshold: float,
     ) -> None:
         weights = {one.case: one.weight for one in planned}
@@ -94,7 +94,7 @@ class ClausePool:
         self.best = NO_BET
         self._open = not planned
         self._weights = weights
-        self._alternatives = alternatives
+        self._alternatives = tuple(alternatives)
         self._latest: dict[str, CaseEvidence] = {}
         self._components: dict[str, FloatArray] = {}
 
