@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import hypothesis
 import hypothesis.errors
@@ -130,10 +131,10 @@ def params(
         _draw_masks(draw, vocab, fields, dyadic=dyadic)
     if Feature.LOGPROBS in features:
         _draw_logprobs(draw, vocab, fields)
-    return SamplingParams(**fields)  # type: ignore[arg-type]  # drawn name by name above
+    return SamplingParams(**fields)
 
 
-def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, object], *, dyadic: bool) -> None:
+def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, Any], *, dyadic: bool) -> None:
     """Add allow-list, bad words, min tokens and bias, each now and then."""
     some = st.lists(ids(vocab), min_size=1, max_size=min(vocab, 8), unique=True).map(tuple)
     word = st.lists(ids(vocab), min_size=1, max_size=3).map(tuple)
@@ -155,7 +156,7 @@ def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, object], *, dyadi
         fields["logit_bias"] = tuple((token, draw(values)) for token in biased)
 
 
-def _draw_logprobs(draw: st.DrawFn, vocab: int, fields: dict[str, object]) -> None:
+def _draw_logprobs(draw: st.DrawFn, vocab: int, fields: dict[str, Any]) -> None:
     """Ask for logprobs now and then: none, some, all, or a list."""
     wanted = draw(st.integers(0, 7))
     if wanted == 0:
@@ -183,7 +184,7 @@ def requests(
     if draw(st.integers(0, 7)) == 0:
         output.append(PLACEHOLDER)
     words = chosen.bad_words_token_ids
-    if words and draw(st.integers(0, 1)):
+    if words and draw(st.sampled_from([False, True])):
         # a history that ends in the word's beginning, so that its last id is banned
         output = [*output, *words[0][:-1]]
     return Request(chosen, tuple(prompt), tuple(output))

@@ -44,8 +44,9 @@ def logprobs_cases(*, seeds: bool) -> tuple[Case, ...]:
             ((bell, lists[0]), (tied, lists[1]), (bell, lists[1]))
         )
     ]
+    own: dict[str, Any] = {"seed": 5} if seeds else {}
     everything: list[Row] = [
-        (bell, request(logprobs=-1, temperature=0.7, **({"seed": 5} if seeds else {}))),
+        (bell, request(logprobs=-1, temperature=0.7, **own)),
         (tied, request(logprobs=-1, temperature=0.0)),
     ]
     clauses = (*_CLAUSES, "logprobs.neutral")

@@ -1,0 +1,217 @@
+"""Mistakes: each makes of a row what a particular wrong sampler would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from refsampler.clauses import ClauseId
+from refsampler.conformance.case import Case
+from refsampler.conformance.logits import RowRecipe
+from refsampler.params import SamplingParams
+from refsampler.request import Request
+from refsampler.semantics import Scope, Semantics, Step
+
+__all__ = ["NEUTRAL", "World", "changed", "mistakes"]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One row as a particular mistake would see it."""
+
+    recipe: RowRecipe
+    request: Request
+    semantics: Semantics
+
+
+_BARELY_RANDOM = 1e-4
+"""Temperatures so low that a wrong threshold takes the row for greedy."""
+
+_Mistake = Callable[[World], World | None]
+
+
+def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield every mistake that would change this row, the simplest first."""
+    if 0 < world.request.params.temperature < _BARELY_RANDOM:
+        yield ClauseId("greedy.threshold"), changed(world, temperature=0.0)
+    for clause, name, neutral in NEUTRAL:
+        if getattr(world.request.params, name) != neutral:
+            yield ClauseId(clause), changed(world, **{name: neutral})
+    for clause, mistake in _MISTAKES:
+        mistaken = mistake(world)
+        if mistaken is not None and mistaken != world:
+            yield ClauseId(clause), mistaken
+    neighbours = dict.fromkeys(zip(case.logits.rows, case.requests, strict=True))
+    for recipe, request in neighbours:
+        if request.params != world.request.params:
+            theirs = replace(world.request, params=request.params)
+            yield ClauseId("batch.isolation"), replace(world, request=theirs)
+        if recipe != world.recipe:
+            yield ClauseId("batch.isolation"), replace(world, recipe=recipe)
+    for edge in (case.logits.vocab - 1, 0):
+        yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
+
+
+def changed(world: World, **fields: object) -> World:
+    """Change parameters of the row's request."""
+    params = replace(world.request.params, **fields)  # type: ignore[arg-type]  # named by callers
+    return replace(world, request=replace(world.request, params=params))
+
+
+def _without(recipe: RowRecipe, token: int) -> RowRecipe:
+    """Ban one id."""
+    named = dict(zip(recipe.ids, recipe.values, strict=True)) | {token: -np.inf}
+    return replace(recipe, ids=tuple(named), values=tuple(named.values()))
+
+
+NEUTRAL: tuple[tuple[str, str, object], ...] = (
+    ("mask.allowed", "allowed_token_ids", None),
+    ("mask.bad-words", "bad_words_token_ids", ()),
+    ("mask.min-tokens", "min_tokens", 0),
+    ("bias.additive", "logit_bias", ()),
+    ("penalty.repetition", "repetition_penalty", 1.0),
+    ("penalty.frequency", "frequency_penalty", 0.0),
+    ("penalty.presence", "presence_penalty", 0.0),
+    ("temperature.scale", "temperature", 1.0),
+    ("min-p.keep", "min_p", 0.0),
+    ("top-k.keep", "top_k", 0),
+    ("top-p.keep", "top_p", 1.0),
+    ("thinking.force", "thinking_token_budget", None),
+)
+"""Clause, parameter, and the value that switches it off."""
+
+
+def _next_k(world: World) -> World | None:
+    k = world.request.params.top_k
+    return changed(world, top_k=k + 1) if k > 0 else None
+
+
+def _previous_k(world: World) -> World | None:
+    k = world.request.params.top_k
+    return changed(world, top_k=k - 1) if k > 1 else None
+
+
+def _shifted_p(shift: float) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        p = world.request.params.top_p
+        moved = min(max(p + shift, 1e-6), 1.0)
+        return changed(world, top_p=moved) if p < 1 else None
+
+    return mistake
+
+
+def _crossing_dropped(world: World) -> World | None:
+    """The id that crosses p is left out, as if its whole mass had to fit."""
+    if world.request.params.top_p == 1:
+        return None
+    logits = world.recipe.build(max((*world.recipe.ids, 0)) + 1)
+    finite = logits[np.isfinite(logits)]
+    if not len(finite) or not np.isinf(world.recipe.base):
+        return None
+    mass = np.sort(np.exp(finite - finite.max()))[::-1]
+    up_to = np.cumsum(mass / mass.sum())
+    fitting = up_to[up_to <= world.request.params.top_p]
+    return changed(world, top_p=float(fitting[-1]) * (1 - 1e-6)) if len(fitting) else None
+
+
+def _moved(first: Step, second: Step) -> _Mistake:
+    """`first` acts right before `second`."""
+
+    def mistake(world: World) -> World | None:
+        order = world.semantics.order
+        if first not in order or second not in order:
+            return None
+        rest = [step for step in order if step is not first]
+        rest.insert(rest.index(second), first)
+        return replace(world, semantics=replace(world.semantics, order=tuple(rest)))
+
+    return mistake
+
+
+def _declared(**fields: object) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        semantics = replace(world.semantics, **fields)  # type: ignore[arg-type]  # named below
+        return replace(world, semantics=semantics)
+
+    return mistake
+
+
+def _temperature(change: Callable[[float], float]) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        t = world.request.params.temperature
+        return changed(world, temperature=min(change(t), 2.0)) if t > 0 else None
+
+    return mistake
+
+
+def _repetition_twice(world: World) -> World | None:
+    r = world.request.params.repetition_penalty
+    return changed(world, repetition_penalty=r * r) if r != 1 else None
+
+
+def _history(change: Callable[[Request], Request]) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        return replace(world, request=change(world.request))
+
+    return mistake
+
+
+def _once(request: Request) -> Request:
+    return replace(request, output=tuple(dict.fromkeys(request.output)))
+
+
+def _prompt_counts(request: Request) -> Request:
+    return replace(request, output=(*request.prompt, *request.output))
+
+
+def _padding_counts(request: Request) -> Request:
+    return replace(request, output=(*request.output, 0))
+
+
+def _bias_twice(world: World) -> World | None:
+    doubled = tuple((token, 2 * bias) for token, bias in world.request.params.logit_bias)
+    return changed(world, logit_bias=doubled)
+
+
+def _taken_greedily(world: World) -> World | None:
+    params: SamplingParams = world.request.params
+    return changed(world, temperature=0.0) if params.temperature > 0 and params.n == 1 else None
+
+
+def _drawn(world: World) -> World | None:
+    return changed(world, temperature=1.0) if world.request.params.greedy else None
+
+
+_MISTAKES: tuple[tuple[str, _Mistake], ...] = (
+    ("top-k.keep", _next_k),
+    ("top-k.keep", _previous_k),
+    ("top-p.keep", _crossing_dropped),
+    ("order.pipeline", _moved(Step.TOP_P, Step.TOP_K)),
+    ("order.pipeline", _declared(top_p_mass="joint")),
+    ("order.pipeline", _moved(Step.MIN_P, Step.TEMPERATURE)),
+    ("order.pipeline", _moved(Step.LOGIT_BIAS, Step.MIN_P)),
+    ("order.pipeline", _moved(Step.LOGIT_BIAS, Step.THINKING)),
+    ("order.pipeline", _moved(Step.FREQUENCY, Step.REPETITION)),
+    ("order.pipeline", _moved(Step.PRESENCE, Step.REPETITION)),
+    ("top-p.keep", _declared(top_p_cut="inclusive")),
+    ("top-p.keep", _shifted_p(0.02)),
+    ("top-p.keep", _shifted_p(-0.02)),
+    ("top-k.ties", _declared(top_k_ties="exactly_k")),
+    ("top-k.ties", _declared(top_k_ties="all")),
+    ("top-p.ties", _declared(top_p_ties="all")),
+    ("min-p.keep", _declared(min_p_space="logit")),
+    ("temperature.scale", _temperature(lambda t: t * t)),
+    ("temperature.scale", _temperature(lambda t: 1 / t)),
+    ("penalty.repetition", _repetition_twice),
+    ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),
+    ("penalty.frequency", _history(_once)),
+    ("penalty.frequency", _declared(count_scope=Scope.PROMPT_OUTPUT)),
+    ("penalty.history", _history(_prompt_counts)),
+    ("penalty.history", _history(_padding_counts)),
+    ("bias.additive", _bias_twice),
+    ("greedy.tie", _declared(greedy_ties="any")),
+    ("greedy.argmax", _drawn),
+    ("draw.law", _taken_greedily),
+)
