@@ -170,12 +170,7 @@ class _Mass:
         tied = ranking.exactly_tied(most)
         above = ranking.may_reach(most) - (self.weight if counted else tied)
         rest = least.sum(-1, keepdim=True) - ranking.may_reach(least)
-        # the id itself survives, or there would be no question
-        own = (
-            self.weight
-            if counted
-            else torch.maximum(ranking.exactly_tied(least), torch.minimum(tied, self.weight))
-        )
+        own = self.weight if counted else ranking.exactly_tied(least)
         return _share(above, rest + own)
 
     def may_be_above(self, *, counted: bool) -> Float64[Tensor, "rows width"]:
@@ -192,8 +187,8 @@ class _Mass:
     ) -> Float64[Tensor, "rows width"]:
         """Return the error of comparing a share with p.
 
-        Exact shares compare exactly with an equal p; else 1 - p, which some backends compare with,
-        may be off by a float32 step.
+        Exact shares compare exactly with an equal p.  With another they compare within a float32
+        step, because some backends compare with 1 - p, which is rounded.
         """
         exact = torch.where(share == p, 0.0, _FLOAT32_STEP)
         return torch.where(self.uniform, exact, self.error)
@@ -243,7 +238,6 @@ def _within_mass(
     else:
         passes, may_pass = high <= limit, low <= limit
     passes = passes | (mass.may_be_above(counted=counted) <= 0)
-    may_pass = may_pass | (mass.must_be_above() <= 0)
     surely, maybe = (mass.ranking.back(one, kept.hull) for one in (passes, may_pass))
     if not counted:
         return kept.cut(surely, maybe)

@@ -85,11 +85,23 @@ def test_three_quarters_of_four_equals(cut, whole):
     assert law.lump_count.item() == (0 if whole else 3)
 
 
-def test_top_p_next_to_an_exact_boundary_is_open():
+@pytest.mark.parametrize("p", [0.25 + 2.0**-25, 0.75 + 2.0**-24])
+def test_top_p_next_to_an_exact_boundary_is_open(p):
     # 1 - p in float32 is 3/4 for p = 1/4 and for the next float32 above it
-    above = 0.25 + 2.0**-25
-    law = law_of([0.0] * 4, top_p=above)
+    law = law_of([0.0] * 4, top_p=p)
     assert (ids(law.core), ids(law.lumped), ids(law.hull)) == ([], [], [0, 1, 2, 3])
+
+
+def test_three_equals_do_not_sum_exactly_in_float32():
+    law = law_of([0.0] * 3, top_p=2 / 3 + 1e-6)
+    assert (ids(law.core), ids(law.lumped), ids(law.hull)) == ([], [], [0, 1, 2])
+    clear = law_of([0.0] * 3, top_p=0.7)
+    assert (ids(clear.core), clear.exact.item()) == ([0, 1, 2], True)
+
+
+def test_one_of_two_equal_maxima_stays_however_small_p_is():
+    law = law_of([1.0, 1.0, 0.0], top_p=1e-9)
+    assert (ids(law.lumped), law.lump_count.item(), ids(law.hull)) == ([0, 1], 1, [0, 1])
 
 
 def test_all_equal_ids_stay_where_the_policy_says_all():
@@ -112,14 +124,33 @@ def test_a_boundary_within_float32_summation_is_open():
     assert probs_of(law) == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("offset", "core", "hull"),
+    [(-2e-5, [0], [0]), (-8e-6, [0], [0, 1]), (8e-6, [0], [0, 1]), (2e-5, [0, 1], [0, 1])],
+)
+def test_open_is_what_lies_within_a_hundred_thousandth_of_the_mass(offset, core, hull):
+    law = law_of_probs([0.5, 0.3, 0.2], top_p=0.5 + offset)
+    assert (ids(law.core), ids(law.hull)) == (core, hull)
+
+
+def test_unknown_survivors_are_not_uniform():
+    # top-k leaves 2 of 4 equals; what comes between might have parted them, so that p = .75 may
+    # be measured on any of them
+    order = (Step.TOP_K, Step.LOGIT_BIAS, Step.TOP_P)
+    law = law_of(
+        [0.0] * 4, semantics=Semantics(order=order, top_k_ties="exactly_k"), top_k=2, top_p=0.75
+    )
+    assert (ids(law.core), ids(law.hull), law.lump_count.item()) == ([], [0, 1, 2, 3], 0)
+
+
 def test_top_p_keeps_one_id_however_small_p_is():
     law = law_of_probs([0.3, 0.5, 0.2], top_p=1e-9)
     assert (ids(law.core), ids(law.hull)) == ([1], [1])
 
 
 def test_top_p_of_one_removes_only_what_float32_cannot_see():
-    law = law_of([0.0, -80.0, -88.0], top_p=1.0)
-    assert (ids(law.core), ids(law.hull)) == ([0, 1], [0, 1, 2])  # e^-88 < 2^-126 < e^-80
+    law = law_of([0.0, -87.0, -88.0], top_p=1.0)
+    assert (ids(law.core), ids(law.hull)) == ([0, 1], [0, 1, 2])  # e^-88 < 2^-126 < e^-87
 
 
 def test_top_k_keeps_all_ties_or_exactly_k():
@@ -190,6 +221,15 @@ def test_temperature_that_rounds_makes_neighbours_tie():
     assert (ids(exact.core), ids(exact.hull)) == ([1], [1])
     rounded = law_of(values, top_k=1, temperature=0.7)
     assert (ids(rounded.core), ids(rounded.hull)) == ([], [0, 1])
+    # 2^-18 / .7 = 5.4e-6 is more than 2^-22 * 8 / .7 = 2.7e-6
+    apart = law_of([8.0, 8.0 + 4 * ULP_8, 0.0], top_k=1, temperature=0.7)
+    assert (ids(apart.core), ids(apart.hull)) == ([1], [1])
+
+
+def test_a_representable_quotient_may_still_be_rounded():
+    # 12 + 3 * 2^-20 over 1.5 is a float32 number, but not if 1/1.5 is rounded first
+    law = law_of([12.0, 12.0 + 3 * ULP_8, 0.0], top_k=1, temperature=1.5)
+    assert (ids(law.core), ids(law.hull)) == ([], [0, 1])
 
 
 def test_temperature_leaves_equal_ids_equal():
@@ -197,13 +237,19 @@ def test_temperature_leaves_equal_ids_equal():
     assert (ids(law.core), ids(law.hull)) == ([0, 1], [0, 1])
 
 
-def test_the_same_value_by_another_way_is_no_certain_tie():
-    # 1.1 in float32 as a logit, and as the repetition penalty of a logit 1.1^2 rounded
-    r = torch.tensor(1.1).item()
-    product = torch.tensor(r * r, dtype=torch.float32).item()
-    history = Request(SamplingParams(repetition_penalty=1.1, top_k=1), prompt=(1,))
-    law = law_of([r, product, 0.0], history)
-    assert (ids(law.core), ids(law.hull)) == ([], [0, 1])
+def test_a_penalised_maximum_is_certain():
+    request = Request(SamplingParams(repetition_penalty=1.1, top_k=1), prompt=(0,))
+    law = law_of([3.3, 1.0], request)
+    assert (ids(law.core), ids(law.hull)) == ([0], [0])
+
+
+@pytest.mark.parametrize("name", ["vllm", "onnxruntime-genai"])
+def test_the_same_value_by_another_way_is_no_certain_tie(name):
+    # 41/41 is 1, but 41 times the float32 nearest to 1/41 is not
+    assert (torch.tensor(41.0) * (1 / torch.tensor(41.0))).item() != 1.0
+    request = Request(SamplingParams(repetition_penalty=41.0, top_k=1), prompt=(1,))
+    law = law_of([1.0, 41.0, 0.0], request, profile(name))
+    assert (ids(law.core), ids(law.lumped), ids(law.hull)) == ([], [], [0, 1])
 
 
 @pytest.mark.parametrize(
