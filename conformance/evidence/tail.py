@@ -103,7 +103,7 @@ def sea(vocab: int, grade: float) -> Sea:
         raise ValueError(f"vocab = {vocab} is refused: allowed is at least 2")
     if not 0 < grade <= _MOST_MASS:
         raise ValueError(f"grade = {grade} is refused: allowed is 0 < grade <= {_MOST_MASS}")
-    ids = min(vocab - 1, int(_MOST_MASS / grade))
+    ids = min(vocab - 1, round(_MOST_MASS / grade))
     return Sea(grade, ids, math.log1p(-ids * grade) - math.log(grade))
 
 
