@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TypeVar
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case, Layout
-from refsampler.conformance.logits import LogitsRecipe
+from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.conformance.strategies import cases, collect
 from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
@@ -31,25 +32,47 @@ class ParityCase:
 
 
 def make(count: int, run_seed: int) -> tuple[ParityCase, ...]:
-    """Return `count` distinct batches; 2 in 5 free, 2 in 5 dyadic, 1 in 5 with every row seeded.
+    """Return `count` distinct batches: 3 in 8 free, 3 in 8 dyadic, the rest for two purposes.
 
     Dyadic batches are exact in float32 up to the temperature, so nothing there can be excused as
-    rounding. Only in batches whose every row is seeded does vLLM's CPU path use the seeds.
+    rounding. Only in batches whose every row is seeded does vLLM's CPU path use the seeds. Batches
+    on a boundary tell a strict cut from an inclusive one.
     """
     dtypes = tuple(DType)
     sources: tuple[tuple[str, int, st.SearchStrategy[Case]], ...] = (
-        ("any values", 2, cases(calls=1, dtypes=dtypes)),
-        ("dyadic values", 2, cases(calls=1, dtypes=dtypes, dyadic=True)),
+        ("dyadic values", 3, cases(calls=1, dtypes=dtypes, dyadic=True)),
         ("every row seeded", 1, cases(calls=1, dtypes=dtypes).map(_all_seeded)),
+        ("on a boundary", 1, _boundaries()),
+        ("any values", 3, cases(calls=1, dtypes=dtypes)),
     )
     made: list[ParityCase] = []
     for index, (source, share, strategy) in enumerate(sources):
-        wanted = (
-            count * share // 5 if index else count - sum(count * s // 5 for _, s, _ in sources[1:])
-        )
+        last = index == len(sources) - 1
+        wanted = count - len(made) if last else count * share // 8
         found = collect(strategy, wanted, run_seed + index)
         made += [ParityCase(one, MODES[i % len(MODES)], source) for i, one in enumerate(found)]
     return tuple(made)
+
+
+@st.composite
+def _boundaries(draw: st.DrawFn) -> Case:
+    """Rows of equal logits whose number is a power of two, so that float32 mass is exact."""
+    vocab = draw(st.integers(1, 80))
+    alive = 2 ** draw(st.integers(0, vocab.bit_length() - 1))
+    rows, requests = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        ids = draw(st.permutations(range(vocab)))[:alive]
+        level = draw(st.sampled_from([0.0, 1.0, -3.5]))
+        rows.append(RowRecipe(base=-math.inf, ids=tuple(ids), values=(level,) * alive))
+        params = SamplingParams(
+            temperature=draw(st.sampled_from([1.0, 0.5, 2.0])),
+            top_k=draw(st.sampled_from([0, 1, alive, vocab])),
+            top_p=draw(st.integers(1, alive)) / alive,
+            min_p=draw(st.sampled_from([0.0, 1.0])),
+            seed=draw(st.one_of(st.none(), st.integers(0, 99))),
+        )
+        requests.append(Request(params))
+    return Case(LogitsRecipe(vocab, tuple(rows)), tuple(requests))
 
 
 def _all_seeded(case: Case) -> Case:
