@@ -243,7 +243,7 @@ def _within_mass(
         return kept.cut(surely, maybe)
     fewest, most = _room(mass, kept, limit, semantics)
     count = mass.ranking.count_of_class(kept, surely, maybe, fewest, most)
-    return kept.cut_by_count(surely, maybe, count)
+    return kept.cut_by_count(surely, maybe, torch.where(base.known, count, 0))
 
 
 def _room(

@@ -143,6 +143,16 @@ def test_unknown_survivors_are_not_uniform():
     assert (ids(law.core), ids(law.hull), law.lump_count.item()) == ([], [0, 1, 2, 3], 0)
 
 
+def test_a_count_is_unknown_if_the_whole_mass_is():
+    # id 2 is at the threshold of min-p.  Without it .5 lies above the second of the two equals,
+    # with it .4: so p = .45 keeps one of them or both
+    order = (Step.MIN_P, Step.TOP_K, Step.TOP_P)
+    joint = Semantics(order=order, top_k_ties="exactly_k", top_p_mass="joint")
+    probs = [0.36, 0.36, 0.18, 0.1]
+    law = law_of_probs(probs, joint, min_p=0.5, top_k=2, top_p=0.45)
+    assert (ids(law.core), ids(law.lumped), ids(law.hull)) == ([], [], [0, 1])
+
+
 def test_top_p_keeps_one_id_however_small_p_is():
     law = law_of_probs([0.3, 0.5, 0.2], top_p=1e-9)
     assert (ids(law.core), ids(law.hull)) == ([1], [1])
@@ -291,8 +301,8 @@ def test_a_forced_id_is_certain_after_any_rounding():
 
 
 def test_magnitude_is_that_of_ids_that_carry_mass():
-    # -500 lies more than 40 nats down; 16/.5 = 32 is the largest of the others
-    assert law_of([16.0, 10.0, -500.0], temperature=0.5).magnitude.item() == 32.0
+    # -100 lies more than 40 nats down; 16/.5 = 32 is the largest of the others
+    assert law_of([16.0, 10.0, -100.0], temperature=0.5).magnitude.item() == 32.0
     # a penalty's intermediate counts: 64 before it was divided by 2
     request = Request(SamplingParams(repetition_penalty=2.0), prompt=(0,))
     assert law_of([64.0, 30.0], request).magnitude.item() == 64.0
