@@ -2,7 +2,7 @@
 
 A row is *inexact* once float32 arithmetic touched it that may round.  Exact is what every float32
 backend computes without rounding, whatever its formula: a sum, difference or product that float32
-can represent, and a division by a power of two.  Another division counts as rounding even where its
+can represent, and a factor or divisor that is a power of two.  Another division counts as rounding even where its
 result is representable, since a backend may multiply by the rounded reciprocal.
 """
 
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-__all__ = ["ROUNDING", "Row", "exact_difference", "exact_power", "representable"]
+__all__ = ["ROUNDING", "Row", "power_of_two", "representable"]
 
 ROUNDING = 2.0**-22
 """Error of float32 arithmetic on a row, relative to its largest intermediate."""
@@ -119,7 +119,7 @@ class Row:
         divisor = temperature[:, None]
         x, peak = self.x / divisor, self.peak / divisor
         alive = x > -torch.inf
-        safe = (x == 0) | (exact_power(divisor) & representable(x)) | (divisor == 1)
+        safe = (x == 0) | power_of_two(divisor)
         before, after = _largest(self.x, self.peak), _largest(x, peak)
         touched = temperature != 1
         largest = torch.where(touched, torch.maximum(before, after), 0.0)
@@ -140,9 +140,6 @@ class Row:
             self,
             x=torch.where(is_forced, point, self.x),
             peak=torch.where(is_forced, 0.0, self.peak),
-            largest=torch.where(is_forced[:, 0], 0.0, self.largest),
-            exact=self.exact | is_forced,
-            inexact=self.inexact & ~is_forced[:, 0],
         )
 
 
@@ -151,19 +148,9 @@ def representable(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     return x.float().double() == x
 
 
-def exact_power(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+def power_of_two(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     """Say where the value is a power of two, whose reciprocal is exact as well."""
     return torch.frexp(x).mantissa.abs() == 0.5
-
-
-def exact_difference(
-    x: Float64[Tensor, "rows vocab"], y: Float64[Tensor, "rows vocab"]
-) -> Bool[Tensor, "rows vocab"]:
-    """Say where x - y is a float32 number, free of rounding in float64 too (Knuth's two-sum)."""
-    difference = x - y
-    part = x - difference
-    error = (x - (difference + part)) + (part - y)
-    return (error == 0) & representable(difference)
 
 
 def _magnitude_of(x: Float64[Tensor, "rows vocab"]) -> Float64[Tensor, "rows vocab"]:

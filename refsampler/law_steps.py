@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from refsampler.law_row import Row, exact_difference, exact_power, representable
+from refsampler.law_row import Row, power_of_two, representable
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 from refsampler.semantics import Scope, Semantics, Step
 from refsampler.thinking import forced_id
@@ -106,7 +106,7 @@ def _biased(row: Row, seen: Seen) -> Row:
     bias = torch.stack([_dense(one, row.x) for one in biases])
     banned = row.masked(bias == -torch.inf)
     where = torch.isfinite(bias) & (bias != 0)
-    return banned.changed(where, row.x + bias, bias, exact_difference(row.x, -bias))
+    return banned.changed(where, row.x + bias, bias, representable(row.x + bias))
 
 
 def _repetition(row: Row, seen: Seen) -> Row:
@@ -116,7 +116,7 @@ def _repetition(row: Row, seen: Seen) -> Row:
         return row
     counts = _counts(seen.history(seen.semantics.repetition_scope), row.x)
     value = torch.where(row.x > 0, row.x / r, row.x * r)
-    exact = (row.x == 0) | (exact_power(r) & representable(value))
+    exact = (row.x == 0) | power_of_two(r)
     return row.changed((counts > 0) & (r != 1), value, torch.zeros_like(value), exact)
 
 
@@ -138,7 +138,7 @@ def _presence(row: Row, seen: Seen) -> Row:
 
 def _reduced(row: Row, term: Float64[Tensor, "rows vocab"]) -> Row:
     """Subtract a term; a backend computes it in float32 before."""
-    exact = representable(term) & exact_difference(row.x, term)
+    exact = representable(term) & representable(row.x - term)
     return row.changed(term != 0, row.x - term, term, exact)
 
 
