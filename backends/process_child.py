@@ -34,7 +34,7 @@ _FAREWELL_S: Final = 5.0
 _CHUNK: Final = 2**20
 _LINES: Final = 20
 _LINE: Final = 200
-_TAIL: Final = _LINES * _LINE
+_TAIL: Final = 2**16
 
 
 class SubjectEnded(SubjectError):  # noqa: N818 - reads as what happened
@@ -171,8 +171,10 @@ class Child:
     @property
     def last_lines(self) -> str:
         """The end of what it wrote to standard error."""
-        lines = self._tail.decode("utf-8", "replace").splitlines()[-_LINES:]
-        return "\n".join(line[:_LINE] for line in lines)
+        lines = self._tail.decode("utf-8", "replace").splitlines()
+        # Python's fault handler ends with a list of every compiled module.
+        told = [line for line in lines if line and not line.startswith("Extension modules:")]
+        return "\n".join(line[:_LINE] for line in told[-_LINES:])
 
     def _exchange(self, message: bytes, timeout_s: float) -> tuple[bytes, bytes]:
         """Write and read until the answer is complete."""

@@ -27,6 +27,7 @@ __all__ = [
     "Answer",
     "Drew",
     "Failed",
+    "FailureKind",
     "Law",
     "Open",
     "Opened",
@@ -48,6 +49,9 @@ _MAGIC: Final = b"rfs1"
 _LARGEST_BODY: Final = 2**36
 
 PREFIX_SIZE: Final = _PREFIX.size
+
+
+FailureKind = Literal["absent", "broken", "raised", "memory", "garbage", "harness"]
 
 
 class Unreadable(ValueError):  # noqa: N818 - reads as what the message is
@@ -118,7 +122,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     """
 
-    kind: Literal["absent", "broken", "raised", "memory", "garbage", "harness"]
+    kind: FailureKind
     words: str
 
 

@@ -18,6 +18,7 @@ from refsampler.backends.limits import bound_allocations, forbid_core_dumps
 from refsampler.backends.process_messages import (
     Answer,
     Failed,
+    FailureKind,
     Law,
     Open,
     Opened,
@@ -73,13 +74,13 @@ class _Worker:
                 return from_draw(self._subject.sample(case, question.call, question.arrangement))
             return _drawn(self._subject, case, question)
         except SubjectError as error:
-            return Failed("memory" if _is_memory(error.__cause__) else "raised", str(error)), b""
+            return _failed("memory" if _is_memory(error.__cause__) else "raised", str(error)), b""
         except Unreadable as error:
-            return Failed("garbage", str(error)), b""
+            return _failed("garbage", str(error)), b""
         except Exception as error:  # noqa: BLE001 - the parent decides what a fault of ours costs
             traceback.print_exc()
             words = f"{type(error).__name__}: {error}"
-            return Failed("memory" if _is_memory(error) else "harness", words), b""
+            return _failed("memory" if _is_memory(error) else "harness", words), b""
 
     def _open(self, question: Open) -> Answer:
         torch.set_num_threads(question.threads)
@@ -89,9 +90,9 @@ class _Worker:
             opened = Opened(self._subject.capabilities)
             msgspec.json.decode(msgspec.json.encode(opened), type=Opened)
         except BackendNotFound as error:
-            return Failed("absent", str(error))
+            return _failed("absent", str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the backend is not open
-            return Failed("broken", str(error) or type(error).__name__)
+            return _failed("broken", str(error) or type(error).__name__)
         on_cpu = torch.device(self._subject.capabilities.device).type == "cpu"
         if question.memory_bytes is not None and on_cpu:
             bound_allocations(question.memory_bytes)
@@ -106,6 +107,11 @@ class _Worker:
 
 def _drawn(subject: OpenSubject, case: Case, question: Law) -> tuple[Answer, bytes]:
     return from_ids(subject.sample_many(case, question.rows, question.call))
+
+
+def _failed(kind: FailureKind, words: str) -> Failed:
+    """Say what happened, in words that JSON can carry whatever the backend put into them."""
+    return Failed(kind, words.encode("utf-8", "replace").decode())
 
 
 def _is_memory(error: BaseException | None) -> bool:
