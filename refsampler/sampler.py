@@ -308,9 +308,14 @@ def _shown(
     raw: Float32[Tensor, "num_tokens vocab"],
     processed: Float32[Tensor, "num_tokens vocab"],
 ) -> Float32[Tensor, "num_tokens vocab"]:
-    """Return the values that the mode shows: raw or processed, logits or logprobs."""
+    """Return the values that the mode shows: raw or processed, logits or logprobs.
+
+    A logprob is never NaN: in a row without a law every id has -inf (clause `logprobs.finite`).
+    """
     logits = raw if mode.startswith("raw") else processed
-    return torch.log_softmax(logits, dim=-1) if mode.endswith("logprobs") else logits
+    if not mode.endswith("logprobs"):
+        return logits
+    return torch.where(_has_law(logits)[:, None], torch.log_softmax(logits, dim=-1), -torch.inf)
 
 
 def _has_law(logits: Float32[Tensor, "num_tokens vocab"]) -> Bool[Tensor, " num_tokens"]:

@@ -237,6 +237,15 @@ def test_a_row_without_a_law_is_flagged_and_changes_no_other(bad, temperature):
     assert output.valid.tolist() == [False, True]
 
 
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+@pytest.mark.parametrize("bad", [[math.nan, 0, 0], [INF, 0, 0], [-INF, -INF, -INF]])
+def test_logprobs_are_never_nan(bad, mode):
+    one = request(temperature=0, logprobs=-1)
+    shown = logprobs_of(sample([bad, [0, -INF, -INF]], one, one, sampler=Sampler(mode))).logprobs
+    assert shown[0].eq(-INF).all()
+    assert shown[1].tolist() == [0, 0, -INF, -INF]
+
+
 def test_seeded_rows_do_not_depend_on_their_neighbours():
     seeded = request(seed=11)
     rows = [[0.0] * 1000]
