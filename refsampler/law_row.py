@@ -2,8 +2,9 @@
 
 A row is *inexact* once float32 arithmetic touched it that may round.  Exact is what every float32
 backend computes without rounding, whatever its formula: a sum, difference or product that float32
-can represent, and a factor or divisor that is a power of two.  Another division counts as rounding even where its
-result is representable, since a backend may multiply by the rounded reciprocal.
+can represent, and a factor or divisor that is a power of two.  Any other division counts as
+rounding even where float32 can represent the result, since a backend may multiply by the rounded
+reciprocal.
 """
 
 from __future__ import annotations

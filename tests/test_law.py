@@ -285,6 +285,13 @@ def test_greedy_is_exact_unless_arithmetic_rounds(params, certain):
     assert ids(law.core) == ([1] if certain else [])
 
 
+def test_a_product_that_rounds_makes_the_difference_inexact():
+    # 3 * .1 needs 26 bits; what is left of .3 would fit, but float32 never subtracts all of it
+    request = Request(SamplingParams(temperature=0.0, frequency_penalty=0.1), output=(2, 2, 2))
+    law = law_of([8.0, 8.0 + ULP_8, 0.3], request)
+    assert ids(law.admissible) == [0, 1]
+
+
 def test_a_forced_id_is_certain_after_any_rounding():
     markers = ThinkingMarkers(start=(0,), end=(1,))
     for temperature in (0.0, 0.7):
