@@ -18,6 +18,9 @@ __all__ = [
     "LogprobsTensors",
     "compiled_token_ranks",
     "gather",
+    "has_law",
+    "known_mode",
+    "shown_values",
     "token_ranks",
 ]
 
@@ -42,6 +45,35 @@ class LogprobsTensors:
     logprobs: Float32[Tensor, "num_tokens columns"]
     selected_token_ranks: Int64[Tensor, ...]
     valid: Bool[Tensor, "num_tokens columns"]
+
+
+def known_mode(mode: str) -> LogprobsMode:
+    """Return the mode, or refuse it by name."""
+    for known in LOGPROBS_MODES:
+        if mode == known:
+            return known
+    msg = f"logprobs_mode = {mode!r} is refused: allowed are {', '.join(LOGPROBS_MODES)}"
+    raise ValueError(msg)
+
+
+def shown_values(
+    mode: LogprobsMode,
+    raw: Float32[Tensor, "num_tokens vocab"],
+    processed: Float32[Tensor, "num_tokens vocab"],
+) -> Float32[Tensor, "num_tokens vocab"]:
+    """Return the values that the mode shows: raw or processed, logits or logprobs.
+
+    A logprob is never NaN: in a row without a law every id has -inf (clause `logprobs.finite`).
+    """
+    logits = raw if mode.startswith("raw") else processed
+    if not mode.endswith("logprobs"):
+        return logits
+    return torch.where(has_law(logits)[:, None], torch.log_softmax(logits, dim=-1), -torch.inf)
+
+
+def has_law(logits: Float32[Tensor, "num_tokens vocab"]) -> Bool[Tensor, " num_tokens"]:
+    """Say which rows have a law: something finite, no NaN, no +inf (clause `mask.empty`)."""
+    return torch.logsumexp(logits, dim=-1).isfinite()
 
 
 def gather(

@@ -16,7 +16,14 @@ from torch import Tensor
 from refsampler.bad_words import mask_bad_words
 from refsampler.draw import FilterAndDraw, Fold, draw
 from refsampler.folding import call_kernel, divisor, handed_over
-from refsampler.logprobs import LOGPROBS_MODES, LogprobsMode, LogprobsTensors, gather
+from refsampler.logprobs import (
+    LogprobsMode,
+    LogprobsTensors,
+    gather,
+    has_law,
+    known_mode,
+    shown_values,
+)
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.penalties import apply_penalties, count_tokens
@@ -65,7 +72,7 @@ class Sampler:
         compile_ranks: bool = False,
     ) -> None:
         """Refuse a mode that does not exist."""
-        self.logprobs_mode = _known_mode(logprobs_mode)
+        self.logprobs_mode = known_mode(logprobs_mode)
         self.dtype = torch.float64 if use_fp64_gumbel else torch.float32
         self.kernel = filter_and_draw
         self.folds = folds
@@ -93,7 +100,7 @@ class Sampler:
             AssertionError: all_greedy and all_random are both set (clause `batch.flags`).
 
         """
-        mode = _known_mode(logprobs_mode or self.logprobs_mode)
+        mode = known_mode(logprobs_mode or self.logprobs_mode)
         if logits.shape[0] == 0:
             return _no_rows(logits)
         history = _history(metadata, logits.shape[0], with_drafts=predict_bonus_token)
@@ -113,20 +120,12 @@ class Sampler:
         # 7 greedy or drawn
         sampled, processed = self.sample(x, metadata, want_processed=mode.startswith("processed"))
         # 8 logprobs
-        values = _shown(mode, raw, processed)
-        listed = metadata.logprob_token_ids or {}
-        logprobs = gather(
-            values,
-            sampled,
-            metadata.max_num_logprobs,
-            listed,
-            compile_ranks=self.compile_ranks,
-        )
+        logprobs = self._logprobs(mode, raw, processed, sampled, metadata)
         # 9 int32 [num_tokens, 1]
         return SamplerOutput(
             sampled_token_ids=sampled.to(torch.int32)[:, None],
             logprobs_tensors=logprobs,
-            valid=_has_law(x),
+            valid=has_law(x),
         )
 
     def sample(
@@ -174,14 +173,25 @@ class Sampler:
             return ids, drawn.processed_logits
         return ids, _filter(logits, temperature, metadata) if want_processed else logits
 
-
-def _known_mode(mode: str) -> LogprobsMode:
-    """Return the mode, or refuse it by name."""
-    for known in LOGPROBS_MODES:
-        if mode == known:
-            return known
-    msg = f"logprobs_mode = {mode!r} is refused: allowed are {', '.join(LOGPROBS_MODES)}"
-    raise ValueError(msg)
+    def _logprobs(
+        self,
+        mode: LogprobsMode,
+        raw: Float32[Tensor, "num_tokens vocab"],
+        processed: Float32[Tensor, "num_tokens vocab"],
+        sampled: Int64[Tensor, " num_tokens"],
+        metadata: SamplingMetadata,
+    ) -> LogprobsTensors | None:
+        """Step 8: what each row asked for, of the values that the mode shows."""
+        listed = metadata.logprob_token_ids or {}
+        if metadata.max_num_logprobs is None and not listed:
+            return None
+        return gather(
+            shown_values(mode, raw, processed),
+            sampled,
+            metadata.max_num_logprobs,
+            listed,
+            compile_ranks=self.compile_ranks,
+        )
 
 
 def _no_rows(logits: Float[Tensor, "num_tokens vocab"]) -> SamplerOutput:
@@ -301,23 +311,3 @@ def _filter(
     if metadata.top_p is not None:
         x = keep(x, keep_top_p(x, metadata.top_p))
     return x
-
-
-def _shown(
-    mode: LogprobsMode,
-    raw: Float32[Tensor, "num_tokens vocab"],
-    processed: Float32[Tensor, "num_tokens vocab"],
-) -> Float32[Tensor, "num_tokens vocab"]:
-    """Return the values that the mode shows: raw or processed, logits or logprobs.
-
-    A logprob is never NaN: in a row without a law every id has -inf (clause `logprobs.finite`).
-    """
-    logits = raw if mode.startswith("raw") else processed
-    if not mode.endswith("logprobs"):
-        return logits
-    return torch.where(_has_law(logits)[:, None], torch.log_softmax(logits, dim=-1), -torch.inf)
-
-
-def _has_law(logits: Float32[Tensor, "num_tokens vocab"]) -> Bool[Tensor, " num_tokens"]:
-    """Say which rows have a law: something finite, no NaN, no +inf (clause `mask.empty`)."""
-    return torch.logsumexp(logits, dim=-1).isfinite()
