@@ -119,8 +119,6 @@ class Row:
         """Return x / T (clause `temperature.scale`); intermediates are in the new unit too."""
         divisor = temperature[:, None]
         x, peak = self.x / divisor, self.peak / divisor
-        alive = x > -torch.inf
-        safe = (x == 0) | power_of_two(divisor)
         before, after = _largest(self.x, self.peak), _largest(x, peak)
         touched = temperature != 1
         largest = torch.where(touched, torch.maximum(before, after), 0.0)
@@ -129,7 +127,7 @@ class Row:
             x=x,
             peak=peak,
             largest=torch.maximum(self.largest, largest),
-            inexact=self.inexact | (alive & ~safe).any(-1),
+            inexact=self.inexact | ~power_of_two(temperature),
         )
 
     def forced(self, ids: Int64[Tensor, " rows"]) -> Self:

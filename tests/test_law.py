@@ -292,6 +292,14 @@ def test_a_product_that_rounds_makes_the_difference_inexact():
     assert ids(law.admissible) == [0, 1]
 
 
+def test_exact_arithmetic_on_rounded_values_makes_no_certain_tie():
+    # 12/1.5 and 6/1.5 + 4 are both 8, but the quotients may have been rounded
+    semantics = Semantics(order=(Step.TEMPERATURE, Step.LOGIT_BIAS, Step.TOP_K))
+    request = Request(SamplingParams(temperature=1.5, logit_bias=((1, 4.0),), top_k=1))
+    law = law_of([12.0, 6.0, 0.0], request, semantics)
+    assert (ids(law.core), ids(law.hull)) == ([], [0, 1])
+
+
 def test_a_forced_id_is_certain_after_any_rounding():
     markers = ThinkingMarkers(start=(0,), end=(1,))
     for temperature in (0.0, 0.7):
@@ -304,6 +312,7 @@ def test_a_forced_id_is_certain_after_any_rounding():
         request = Request(params, (0, 2))
         law = target_law(torch.tensor([[9.0, 1.0, 1.0, 8.0]]), [request], thinking=markers)
         assert (ids(law.core), ids(law.hull), law.exact.item()) == ([1], [1], True)
+        assert law.magnitude.item() == 0.0
         assert probs_of(law) == [0.0, 1.0, 0.0, 0.0]
 
 
