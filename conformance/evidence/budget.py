@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 __all__ = [
     "FIXED_DRAWS",
     "NEAR_CERTAIN",
+    "RUN_CLAUSES",
     "SEQUENTIAL",
     "TOTAL",
     "Budget",
@@ -34,6 +35,16 @@ class ClauseShare:
 
     clause: str
     share: float = 1.0
+
+
+RUN_CLAUSES = (
+    ClauseShare("draw.law"),
+    ClauseShare("draw.tail"),
+    ClauseShare("independence.rows"),
+    ClauseShare("independence.calls"),
+    ClauseShare("independence.streams"),
+)
+"""The clauses that a whole run judges by e-processes, with equal shares."""
 
 
 @dataclass(frozen=True, slots=True)

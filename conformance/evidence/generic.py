@@ -19,6 +19,7 @@ batches, a tenth of the draws so far).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +46,8 @@ CONCENTRATIONS: Final = tuple(10.0**power for power in range(1, 10))
 
 def log_mean(logs: FloatArray) -> float:
     """Return the log of the mean of e-values."""
-    return float(np.logaddexp.reduce(logs, axis=None)) - float(np.log(logs.size))
+    top = float(logs.max())
+    return top + math.log(float(np.exp(logs - top).mean()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -62,6 +62,9 @@ def clip_bounds(p: FloatArray, q: FloatArray, delta: float) -> ClipBounds:
         a and b [...]; both are 1 if q lies in the ball, where nothing can be told apart.
 
     """
+    if delta == 0:  # nothing is clipped
+        ratio = q / p
+        return ClipBounds(low=ratio.min(axis=-1), high=ratio.max(axis=-1))
     rising = np.argsort(q / p, axis=-1)
     p_rising, q_rising = p[rising], np.take_along_axis(q, rising, axis=-1)
     below_p, below_q = np.cumsum(p_rising, axis=-1), np.cumsum(q_rising, axis=-1)
