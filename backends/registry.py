@@ -22,6 +22,8 @@ GROUP: Final = "refsampler.backends"
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "native": "refsampler.backends.native:backend",
+    "reference": "refsampler.backends.reference:sampler",
+    "reference-engine": "refsampler.backends.reference:engine",
     "transformers": "refsampler.backends.engines.transformers:backend",
 }
 """What ships here; known without installed metadata, and no entry point takes its names."""

@@ -92,7 +92,7 @@ def test_a_module_of_the_current_folder_gives_a_subject_a_class_or_a_factory(fol
 def test_an_unknown_name_is_answered_with_the_closest_ones():
     with pytest.raises(BackendNotFound, match=r"'nativ' is not known: allowed are native, or mod"):
         resolve("nativ")
-    with pytest.raises(BackendNotFound, match=r"allowed are native, transformers, or module:att"):
+    with pytest.raises(BackendNotFound, match=r"allowed are native, reference, .*, transformers, or mod"):
         resolve("qqqqqq")
 
 

@@ -1,0 +1,123 @@
+"""The reference as a subject: a batch sampler and an engine made of `refsampler/` alone.
+
+They are the positive controls of the suite: what a check says of them, it says of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from refsampler import __version__
+from refsampler.backends.protocol import Capabilities, DType, Feature
+from refsampler.batch import PersistentBatch, Preempted
+from refsampler.metadata import SamplingMetadata
+from refsampler.request import Request
+from refsampler.sampler import Sampler, SamplerOutput
+
+__all__ = ["ReferenceEngine", "ReferenceSampler", "ReferenceSession", "engine", "sampler"]
+
+_MOST_REQUESTS = 2**16
+_FEATURES = frozenset(
+    {Feature.SEED, Feature.PENALTIES, Feature.MASKS, Feature.LOGPROBS, Feature.THINKING}
+)
+
+
+class ReferenceSampler:
+    """Level 2: the nine steps, metadata in and output out."""
+
+    def __init__(self, logprobs_mode: str = "raw_logprobs") -> None:
+        self._sampler = Sampler(logprobs_mode)
+        self.capabilities = Capabilities(
+            name="reference",
+            version=__version__,
+            level=2,
+            dtypes=frozenset(DType),
+            features=_FEATURES,
+        )
+
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """Sample one id a row; the logits stay as they are."""
+        return self._sampler(logits, metadata)
+
+
+class ReferenceEngine:
+    """Level 3: sessions over a persistent batch; a session has no thinking markers."""
+
+    def __init__(self) -> None:
+        self.capabilities = Capabilities(
+            name="reference-engine",
+            version=__version__,
+            level=3,
+            dtypes=frozenset(DType),
+            features=_FEATURES - {Feature.THINKING},
+        )
+
+    def open(self, vocab: int, seed: int) -> ReferenceSession:
+        """Start a session over V = `vocab` ids; `seed` feeds unseeded requests."""
+        return ReferenceSession(vocab, seed)
+
+
+class ReferenceSession:
+    """A running batch; requests that a step does not name wait outside it."""
+
+    def __init__(self, vocab: int, seed: int) -> None:
+        self._batch = PersistentBatch(vocab, max_num_reqs=_MOST_REQUESTS)
+        self._waiting: dict[int, Preempted] = {}
+        self._sampler = Sampler()
+        self._noise = torch.Generator().manual_seed(seed).get_state()
+
+    def add(self, id: int, request: Request) -> None:  # noqa: A002 - the protocol's name
+        """Admit a request, or refuse it with an error that names field, value and range."""
+        if id in self._waiting:
+            raise ValueError(f"id = {id} is refused: allowed is an id that is not running")
+        self._batch.add(id, request)
+
+    def remove(self, id: int) -> None:  # noqa: A002 - the protocol's name
+        """Forget a request."""
+        if self._waiting.pop(id, None) is None:
+            self._batch.remove(id)
+
+    def sample(self, ids: Sequence[int], logits: Tensor) -> SamplerOutput:
+        """Sample one id for each of `ids`, whose order is the row order."""
+        self._schedule(ids)
+        metadata = self._batch.commit()
+        before = torch.random.get_rng_state()
+        torch.random.set_rng_state(self._noise)
+        try:
+            return self._sampler(logits, metadata)
+        finally:
+            self._noise = torch.random.get_rng_state()
+            torch.random.set_rng_state(before)
+
+    def accept(self, ids: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        """Append tokens to the requests' outputs."""
+        for request_id, accepted in zip(ids, tokens, strict=True):
+            if request_id in self._waiting:
+                self._batch.resume(self._waiting.pop(request_id))
+            self._batch.accept(request_id, accepted)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._waiting = {}
+        for request_id in self._batch.rows:
+            if request_id is not None:
+                self._batch.remove(request_id)
+
+    def _schedule(self, ids: Sequence[int]) -> None:
+        """Bring exactly `ids` into the batch, in their order."""
+        for running in self._batch.rows:
+            if running is not None and running not in ids:
+                self._waiting[running] = self._batch.preempt(running)
+        for request_id in ids:
+            if request_id in self._waiting:
+                self._batch.resume(self._waiting.pop(request_id))
+        self._batch.condense()
+        for row, request_id in enumerate(ids):
+            self._batch.swap(row, self._batch.rows.index(request_id))
+
+
+sampler = ReferenceSampler()
+engine = ReferenceEngine()
