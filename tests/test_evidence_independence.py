@@ -19,8 +19,12 @@ from refsampler.conformance.evidence.guarantees import PowerError
 from refsampler.conformance.evidence.independence import (
     RATES,
     CoupledProcess,
+    Factors,
     PairProcess,
+)
+from refsampler.conformance.evidence.pair_guarantees import (
     assert_pairs,
+    call_pairs_needed,
     draws_needed_pairs,
     smallest_detectable_pairs,
 )
@@ -180,10 +184,50 @@ def test_copy_bet_by_hand():
     worst = 1 + rate * (2 * delta + 4 * delta**2)
     expected = math.log((0.9 + 0.1 * 4) / worst) + math.log(0.9 / worst)
     at = RATES.index(rate)
-    assert process.bets[at].name == "same id, row +1 with probability 0.1"
-    assert process.log_components[at] == pytest.approx(expected, abs=1e-13)
-    assert sum(one.weight for one in process.bets) == pytest.approx(1.0)
+    assert process.table[at].name == "same id, row +1 with probability 0.1"
+    assert process.log_each[at] == pytest.approx(expected, abs=1e-13)
+    assert sum(one.weight for one in process.table) == pytest.approx(1.0)
     assert process.pairs == 2
+    assert process.bets == process.evidence().log_components == ()
+    with pytest.raises(ValueError, match="1 were planned"):
+        process.update(np.array([2, 2]))
+
+
+def test_calls_are_averaged_for_rows_and_rows_for_calls():
+    law = np.full(4, 0.25)
+    hit, miss = 0.9 + 0.1 * 4, 0.9
+    at = RATES.index(0.1)
+    rows = PairProcess(law, (Lag(0, 1),), 0.0, calls=4)
+    rows.update(np.array([[2, 2, 1, 1], [1, 3, 0, 0]]))
+    # Two calls are still to come: they count 1.
+    expected = (hit * hit + miss * hit + 2) / 4
+    assert math.exp(rows.log_each[at]) == pytest.approx(expected, rel=1e-13)
+    calls = PairProcess(law, (Lag(1, 0),), 0.0)
+    calls.update(np.array([[2, 2, 1, 1], [2, 3, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]]))
+    # Three of four rows agree, then none: 1 - rho + rho (3/4) 4, times 1 - rho.
+    assert math.exp(calls.log_each[at]) == pytest.approx((0.9 + 0.1 * 3) * 0.9, rel=1e-13)
+    assert len(calls.bets) == len(calls.evidence().log_components) == 2 * len(RATES)
+    trusted = PairProcess(law, (Lag(1, 0),), 0.0, trusted=True)
+    trusted.update(np.array([[2, 2, 1, 1], [2, 3, 1, 1]]))
+    assert math.exp(trusted.log_each[at]) == pytest.approx(hit**3 * miss, rel=1e-13)
+
+
+def test_each_clause_holds_its_level_when_the_other_is_broken():
+    rng = np.random.default_rng(13)
+    ids, rows, runs = 64, 16, 1500
+    law = np.full(ids, 1 / ids)
+    high = np.zeros((2, runs))
+    for run in range(runs):
+        of_rows = PairProcess(law, (Lag(0, 1),), 0.0, calls=8)
+        of_rows.update(np.tile(rng.integers(0, ids, rows), (8, 1)))  # every call is the first one
+        of_calls = PairProcess(law, (Lag(1, 0),), 0.0)
+        for call in rng.integers(0, ids, (8, 1)):  # all rows of a call are one id
+            of_calls.update(np.repeat(call, rows))
+            high[1, run] = max(high[1, run], of_calls.log_e)
+        high[0, run] = of_rows.log_e
+    for level in (0.1, 0.01):
+        limit = binom.isf(1e-9, runs, level)
+        assert (high >= -math.log(level)).sum(axis=1).max() <= limit
 
 
 def test_ids_that_the_law_does_not_speak_about_are_skipped():
@@ -201,7 +245,7 @@ def test_level(kind):
     true = law if kind == "exact" else law + delta * np.array([-1, 0, 1])
     runs, highest = 2000, np.full(2000, -np.inf)
     for run in range(runs):
-        process = PairProcess(law, (Lag(0, 1), Lag(0, 2), Lag(1, 0)), delta)
+        process = PairProcess(law, (Lag(0, 1), Lag(0, 2), Lag(1, 0)), delta, calls=6)
         for _ in range(6):
             process.update(rng.choice(3, 40, p=true))
             highest[run] = max(highest[run], process.log_e)
@@ -235,11 +279,11 @@ def test_streams_that_reuse_uniforms_are_named(words, late):
     rng = np.random.default_rng(6)
     law = rng.dirichlet(np.ones(300))
     u = rng.random(500)
-    process = PairProcess(law, stream_lags(), 1e-4)
+    process = PairProcess(law, stream_lags(), 1e-4, trusted=True)
     process.update_streams(inverse_cdf(law, u), inverse_cdf(law, late(u)))
     assert process.log_e > LOG_THRESHOLD
     assert process.evidence().best.name.startswith(words)
-    fresh = PairProcess(law, stream_lags(), 1e-4)
+    fresh = PairProcess(law, stream_lags(), 1e-4, trusted=True)
     fresh.update_streams(inverse_cdf(law, u), inverse_cdf(law, rng.random(500)))
     assert fresh.log_e < 3
     fresh.update(inverse_cdf(law, u))
@@ -257,7 +301,7 @@ def test_two_laws_that_share_noise():
     assert process.log_e > LOG_THRESHOLD
     assert process.evidence().best.name.startswith("same noise")
     u = rng.random(400)
-    process = CoupledProcess(p, q, 1e-4)
+    process = CoupledProcess(p, q, 1e-4, factors=Factors.TRUSTED)
     process.update(inverse_cdf(p, u), inverse_cdf(q, u))
     assert process.evidence().best.name.startswith("same u")
     assert process.log_e > LOG_THRESHOLD
@@ -298,6 +342,21 @@ def test_triple():
         pairs = int(needed)
         x = rng.integers(0, 4096, pairs)
         y = np.where(rng.random(pairs) < 0.02, x, rng.integers(0, 4096, pairs))
-        process = PairProcess(law, (Lag(1, 0),), 1e-4)
+        process = PairProcess(law, (Lag(1, 0),), 1e-4, trusted=True)
         process.update(np.stack([x, y]))
-        assert process.log_components.max() >= LOG_THRESHOLD + math.log(bets)
+        assert process.log_each.max() >= LOG_THRESHOLD + math.log(bets)
+
+
+def test_pairs_of_calls_that_are_needed():
+    ids, rows, bets = 4096, 256, 2 * len(RATES)
+    law = np.full(ids, 1 / ids)
+    rng = np.random.default_rng(14)
+    for rate in (1.0, 0.05):
+        needed = call_pairs_needed(ids, rows, rate, bets, LOG_THRESHOLD, delta=1e-4)
+        assert 2 <= needed <= 60
+        for _ in range(40):
+            process = PairProcess(law, (Lag(1, 0),), 1e-4)
+            for _ in range(int(needed)):
+                x, y = rng.integers(0, ids, (2, rows))
+                process.update(np.stack([x, np.where(rng.random(rows) < rate, x, y)]))
+            assert process.log_e >= LOG_THRESHOLD

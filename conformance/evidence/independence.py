@@ -1,19 +1,28 @@
 """`independence.*`: e-processes on disjoint pairs of draws.
 
 For every declared pairing (rows at a lag, the same row of the next call, two streams) the bets of
-`couplings` are multiplied over *disjoint* pairs: under independence given the past the factors are
-independent, so each product is an e-process.  Different lags use the same draws; they are averaged,
-never multiplied.  So are couplings and rho.
+`couplings` are placed on *disjoint* pairs.  Each clause must hold its level whatever the others do,
+so a product is taken only over what the clause itself makes independent:
+
+* *rows*: the pairs of one call are multiplied, for rows of a call are independent.  Different calls
+  are averaged over their planned number: a generator that repeats itself from call to call would
+  square a chance coincidence.  An average of e-values has mean at most 1 however they depend;
+* *calls*: the pairs of two calls are averaged over rows, and pairs of calls are multiplied;
+* *trusted*: all pairs are multiplied, for a later stream that the harness itself vouches for
+  (torch's uniforms): given the first stream each factor has mean 1.
+
+Different lags use the same draws: they are averaged, never multiplied, and so are couplings and rho.
 
 Rows that all equal a flat law of many ids show most: a copied draw is then seen after a handful of
-pairs, where a law of two ids needs a hundred times more.  Marginal laws play no part: a wrong law
-within the tolerance is no dependence.
+pairs, where a law of two ids needs a hundred times more.  A wrong law within the tolerance is no
+dependence.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Final
 
 import numpy as np
@@ -27,82 +36,104 @@ from refsampler.conformance.evidence.couplings import (
     SharedUniform,
     capped,
 )
-from refsampler.conformance.evidence.guarantees import (
-    BETA,
-    Direction,
-    PowerError,
-    draws_needed_directional,
-)
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 from refsampler.conformance.evidence.pairings import Lag
 
 __all__ = [
     "RATES",
     "CoupledProcess",
+    "Factors",
     "PairProcess",
-    "assert_pairs",
-    "draws_needed_pairs",
-    "smallest_detectable_pairs",
 ]
 
 RATES: Final = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.999)
 """Bets on rho; the last one is "always", but survives one pair that differs."""
 
 
+class Factors(Enum):
+    """What is multiplied."""
+
+    ROWS = auto()
+    CALLS = auto()
+    TRUSTED = auto()
+
+
 class _RateBets:
     """log e per rate, for one coupling and one pairing."""
 
-    def __init__(self, coupling: Coupling, delta: float) -> None:
+    def __init__(self, coupling: Coupling, delta: float, factors: Factors, calls: int) -> None:
         rates = np.array(RATES)
         self._coupling = coupling
+        self._factors = factors
+        self._calls = calls
+        self._called = 0
+        self._sum: FloatArray = np.full(rates.size, -np.inf)
         self._cap = capped(coupling, delta)
-        self._rates = rates[:, None]
-        self._apart = np.log1p(-rates)
+        self._rates = rates
         self._worst = np.log1p(rates * (2 * delta + self._cap * delta**2))
         self.log_e: FloatArray = np.zeros(rates.size)
 
     def update(self, x: IntArray, y: IntArray) -> None:
+        """Take the pairs [pairs] of one call or of two."""
+        if x.size == 0:
+            return
         score = np.minimum(self._coupling.scores(x, y), self._cap)
+        if self._factors is Factors.CALLS:
+            gain = np.log1p(self._rates * (float(score.mean()) - 1))
+            self.log_e = self.log_e + gain - self._worst
+            return
         shared = score[score > 0]
-        gains = np.log1p(self._rates * (shared - 1)).sum(axis=1)
-        self.log_e = self.log_e + gains + (x.size - shared.size) * self._apart
-        self.log_e = self.log_e - x.size * self._worst
+        gain = np.log1p(self._rates[:, None] * (shared - 1)).sum(axis=1)
+        gain = gain + (x.size - shared.size) * np.log1p(-self._rates) - x.size * self._worst
+        if self._factors is Factors.TRUSTED:
+            self.log_e = self.log_e + gain
+            return
+        self._called += 1
+        if self._called > self._calls:
+            raise ValueError(f"call {self._called} is refused: {self._calls} were planned")
+        self._sum = np.logaddexp(self._sum, gain)
+        left = self._calls - self._called
+        total = np.logaddexp(self._sum, math.log(left) if left else -np.inf)
+        self.log_e = total - math.log(self._calls)
 
 
 class _Pairs:
     """What both processes share: names, mixture and evidence over a table of bets."""
 
-    def __init__(self, name: str, bets: Sequence[_RateBets], words: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, each: Sequence[_RateBets], words: Sequence[str], *, pooled: bool
+    ) -> None:
         self.name = name
         self.pairs = 0
         self.skipped = 0
-        self._each = tuple(bets)
+        self._each = tuple(each)
         count = len(words) * len(RATES)
-        self.bets: tuple[Bet, ...] = tuple(
+        self.table: tuple[Bet, ...] = tuple(
             Bet(f"{one} with probability {rate:g}", 1 / count) for one in words for rate in RATES
         )
+        self.bets: tuple[Bet, ...] = self.table if pooled else ()
 
     @property
-    def log_components(self) -> FloatArray:
-        """Return log e of every bet of `bets`."""
+    def log_each(self) -> FloatArray:
+        """Return log e of every bet of `table`."""
         return np.concatenate([one.log_e for one in self._each])
 
     @property
     def log_e(self) -> float:
         """Return log e of the mixture."""
-        each = self.log_components
+        each = self.log_each
         return float(np.logaddexp.reduce(each)) - math.log(each.size)
 
     def evidence(self) -> CaseEvidence:
         """Return what the case says now; its draws are pairs (of the best-filled lag)."""
-        each = self.log_components
+        each = self.log_each
         at = int(each.argmax())
         log_e = float(each[at])
         return CaseEvidence(
             case=self.name,
             log_e=self.log_e,
-            log_components=tuple(each.tolist()),
-            best=Component(self.bets[at].name, log_e, log_e - math.log(each.size)),
+            log_components=tuple(each.tolist()) if self.bets else (),
+            best=Component(self.table[at].name, log_e, log_e - math.log(each.size)),
             draws=self.pairs,
             skipped=self.skipped,
             outside=0,
@@ -124,28 +155,48 @@ class PairProcess(_Pairs):
         lags: the pairings, all declared before the first draw.
         delta: tolerance of the law in total variation.
         name: id of the case.
+        calls: planned number of calls, over which lags within a call are averaged.
+        trusted: whether the later calls are streams that the harness vouches for.
 
     Attributes:
-        bets: the bets and their weights, for a `ClausePool`.
+        table: every bet and its weight.
+        bets: those that a `ClausePool` may multiply over cases: none with lags within a call.
         pairs: of the best-filled lag so far.
         skipped: pairs with an id of probability 0, about which nothing is said.
 
     """
 
     def __init__(
-        self, law: FloatArray, lags: Sequence[Lag], delta: float, name: str = "pairs"
+        self,
+        law: FloatArray,
+        lags: Sequence[Lag],
+        delta: float,
+        name: str = "pairs",
+        *,
+        calls: int = 1,
+        trusted: bool = False,
     ) -> None:
         if not lags:
             raise ValueError("lags are refused: allowed is at least one")
+        if calls < 1:
+            raise ValueError(f"calls = {calls} is refused: allowed is at least 1")
         couplings: list[Coupling] = [Copy(law), SharedUniform.build(law, law, mirrored=True)]
+        later = Factors.TRUSTED if trusted else Factors.CALLS
         self._law = law
         self._lags = tuple(lags)
-        self._table = [[_RateBets(one, delta) for one in couplings] for _ in lags]
+        self._table = [
+            [
+                _RateBets(one, delta, later if lag.calls else Factors.ROWS, calls)
+                for one in couplings
+            ]
+            for lag in lags
+        ]
         self._paired = [0] * len(lags)
         self._recent: dict[int, IntArray] = {}
         self._call = 0
         words = [f"{one.name}, {lag.name}" for lag in lags for one in couplings]
-        super().__init__(name, [one for row in self._table for one in row], words)
+        pooled = all(lag.calls for lag in lags)
+        super().__init__(name, [one for row in self._table for one in row], words, pooled=pooled)
 
     def update(self, draws: IntArray) -> None:
         """Take new calls, in order: ids [calls, rows], or [rows] of one call."""
@@ -184,11 +235,20 @@ class CoupledProcess(_Pairs):
         second: [ids] exact law of the second one.
         delta: tolerance of each in total variation.
         name: id of the case.
+        factors: ROWS if both draws of a pair are of one call, CALLS if of two.
+        calls: planned number of updates, for ROWS.
 
     """
 
     def __init__(
-        self, first: FloatArray, second: FloatArray, delta: float, name: str = "two laws"
+        self,
+        first: FloatArray,
+        second: FloatArray,
+        delta: float,
+        name: str = "two laws",
+        *,
+        factors: Factors = Factors.ROWS,
+        calls: int = 1,
     ) -> None:
         couplings: list[Coupling] = [
             SharedUniform.build(first, second),
@@ -196,91 +256,14 @@ class CoupledProcess(_Pairs):
             SharedNoise.build(first, second),
         ]
         self._first, self._second = first, second
-        each = [_RateBets(one, delta) for one in couplings]
-        super().__init__(name, each, [one.name for one in couplings])
+        each = [_RateBets(one, delta, factors, calls) for one in couplings]
+        words = [one.name for one in couplings]
+        super().__init__(name, each, words, pooled=factors is not Factors.ROWS)
 
     def update(self, x: IntArray, y: IntArray) -> None:
-        """Take new disjoint pairs of draws [pairs], [pairs]."""
+        """Take the disjoint pairs of one call, or of two: draws [pairs], [pairs]."""
         live = _live(self._first, x) & _live(self._second, y)
         self.skipped += int(x.size - live.sum())
         self.pairs += int(live.sum())
         for one in self._each:
             one.update(x[live], y[live])
-
-
-# ---- guarantees
-
-
-def draws_needed_pairs(
-    law: FloatArray,
-    rate: float,
-    bets: int,
-    log_threshold: float,
-    *,
-    delta: float = 0.0,
-    beta: float = BETA,
-) -> float:
-    """Return the pairs of one lag after which copying at the rate is seen but for beta.
-
-    Args:
-        law: [ids] exact law of every row.
-        rate: probability with which a row copies its partner.
-        bets: number of bets in the mixture, `len(process.bets)`.
-        log_threshold: that the mixture must reach.
-        delta: tolerance in total variation.
-        beta: probability of missing it.
-
-    """
-    probs, times = np.unique(law[law > 0], return_counts=True)
-    cap = capped(Copy(law), delta)
-    same = times * (rate * probs + (1 - rate) * probs**2)
-    outcomes = np.append(same, max(1 - same.sum(), 0.0))
-    score = np.append(np.minimum(1 / probs, cap), 0.0)
-    found = math.inf
-    for bet in RATES:
-        worst = math.log1p(bet * (2 * delta + cap * delta**2))
-        direction = Direction(outcomes, np.log1p(bet * (score - 1)) - worst)
-        needed = draws_needed_directional(direction, log_threshold + math.log(bets), beta)
-        found = min(found, needed)
-    return found
-
-
-def smallest_detectable_pairs(
-    law: FloatArray,
-    pairs: int,
-    bets: int,
-    log_threshold: float,
-    *,
-    delta: float = 0.0,
-    beta: float = BETA,
-) -> float:
-    """Return the smallest rate of copying (within 1 %) that the pairs show; inf if none."""
-
-    def seen(rate: float) -> bool:
-        needed = draws_needed_pairs(law, rate, bets, log_threshold, delta=delta, beta=beta)
-        return needed <= pairs
-
-    if not seen(1.0):
-        return math.inf
-    low, high = 1e-6, 1.0
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if seen(middle) else (middle, high)
-    return high
-
-
-def assert_pairs(
-    law: FloatArray,
-    rate: float,
-    pairs: int,
-    bets: int,
-    log_threshold: float,
-    *,
-    delta: float = 0.0,
-    beta: float = BETA,
-) -> None:
-    """Raise PowerError unless the pairs show copying at the rate."""
-    needed = draws_needed_pairs(law, rate, bets, log_threshold, delta=delta, beta=beta)
-    if pairs < needed:
-        msg = f"{pairs} pairs are refused: copying with probability {rate:g} needs {needed:.4g}"
-        raise PowerError(msg)

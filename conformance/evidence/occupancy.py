@@ -140,7 +140,8 @@ class DistinctTest:
         ids: number of equally likely ids.
         draws: of one call.
         alpha: probability of a false FAIL, half of it in each tail.
-        calls: whose distinct counts are summed.
+        calls: whose distinct counts are summed; they must be independent of each other, so a verdict
+            about rows uses one call.
         band: as in (1).
         delta: as in (1).
 

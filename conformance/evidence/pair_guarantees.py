@@ -1,0 +1,139 @@
+"""What a planned number of pairs is sure to see of copied randomness.
+
+Within a call (and for trusted streams) pairs are multiplied: the unit is the pair.  Between calls the
+rows are averaged and pairs of calls multiplied: the unit is a pair of calls of so many rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.stats import binom
+
+from refsampler.conformance.evidence.arrays import FloatArray
+from refsampler.conformance.evidence.couplings import Copy, capped
+from refsampler.conformance.evidence.guarantees import (
+    BETA,
+    Direction,
+    PowerError,
+    draws_needed_directional,
+)
+from refsampler.conformance.evidence.independence import RATES
+
+__all__ = [
+    "assert_pairs",
+    "call_pairs_needed",
+    "draws_needed_pairs",
+    "smallest_detectable_pairs",
+]
+
+
+def draws_needed_pairs(
+    law: FloatArray,
+    rate: float,
+    bets: int,
+    log_threshold: float,
+    *,
+    delta: float = 0.0,
+    beta: float = BETA,
+) -> float:
+    """Return the pairs of one lag after which copying at the rate is seen but for beta.
+
+    Args:
+        law: [ids] exact law of every row.
+        rate: probability with which a row copies its partner.
+        bets: number of bets in the mixture, `len(process.table)`.
+        log_threshold: that the mixture must reach.
+        delta: tolerance in total variation.
+        beta: probability of missing it.
+
+    """
+    probs, times = np.unique(law[law > 0], return_counts=True)
+    cap = capped(Copy(law), delta)
+    same = times * (rate * probs + (1 - rate) * probs**2)
+    outcomes = np.append(same, max(1 - same.sum(), 0.0))
+    score = np.append(np.minimum(1 / probs, cap), 0.0)
+    found = math.inf
+    for bet in RATES:
+        worst = math.log1p(bet * (2 * delta + cap * delta**2))
+        direction = Direction(outcomes, np.log1p(bet * (score - 1)) - worst)
+        needed = draws_needed_directional(direction, log_threshold + math.log(bets), beta)
+        found = min(found, needed)
+    return found
+
+
+def smallest_detectable_pairs(
+    law: FloatArray,
+    pairs: int,
+    bets: int,
+    log_threshold: float,
+    *,
+    delta: float = 0.0,
+    beta: float = BETA,
+) -> float:
+    """Return the smallest rate of copying (within 1 %) that the pairs show; inf if none."""
+
+    def seen(rate: float) -> bool:
+        needed = draws_needed_pairs(law, rate, bets, log_threshold, delta=delta, beta=beta)
+        return needed <= pairs
+
+    if not seen(1.0):
+        return math.inf
+    low, high = 1e-6, 1.0
+    while high / low > 1.01:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if seen(middle) else (middle, high)
+    return high
+
+
+def assert_pairs(
+    law: FloatArray,
+    rate: float,
+    pairs: int,
+    bets: int,
+    log_threshold: float,
+    *,
+    delta: float = 0.0,
+    beta: float = BETA,
+) -> None:
+    """Raise PowerError unless the pairs show copying at the rate."""
+    needed = draws_needed_pairs(law, rate, bets, log_threshold, delta=delta, beta=beta)
+    if pairs < needed:
+        msg = f"{pairs} pairs are refused: copying with probability {rate:g} needs {needed:.4g}"
+        raise PowerError(msg)
+
+
+def call_pairs_needed(
+    ids: int,
+    rows: int,
+    rate: float,
+    bets: int,
+    log_threshold: float,
+    *,
+    delta: float = 0.0,
+    beta: float = BETA,
+) -> float:
+    """Return the pairs of calls of flat rows after which copying is seen but for beta.
+
+    Args:
+        ids: of the flat law.
+        rows: of each call.
+        rate: probability with which a row copies the row that it is paired with.
+        bets: number of bets in the mixture, `len(process.table)`.
+        log_threshold: that the mixture must reach.
+        delta: tolerance in total variation.
+        beta: probability of missing it.
+
+    """
+    cap = capped(Copy(np.full(ids, 1 / ids)), delta)
+    same = np.arange(rows + 1)
+    law = np.asarray(binom.pmf(same, rows, rate + (1 - rate) / ids), dtype=np.float64)
+    score = same / rows * cap
+    found = math.inf
+    for bet in RATES:
+        worst = math.log1p(bet * (2 * delta + cap * delta**2))
+        direction = Direction(law, np.log1p(bet * (score - 1)) - worst)
+        needed = draws_needed_directional(direction, log_threshold + math.log(bets), beta)
+        found = min(found, needed)
+    return found
