@@ -19,6 +19,8 @@ _COMMANDS = {
     "plan": "check",
     "check": "check",
     "replay": "check",
+    "power": "power",
+    "audit": "power",
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.features import (
     FEATURE_BETS,
     WRONG_RATES,
@@ -91,7 +92,7 @@ def test_events_by_hand():
     # Of the two rarest ids the lower one.
     assert e("least probable kept id x2") == pytest.approx(np.array([1, 2, 1, 1]) / 1.11)
     greedy = np.array([0.99 + 0.01 / 0.5, 0.99, 0.99, 0.99])
-    assert e("greedy mixture 1 %") == pytest.approx(greedy / (1 + 0.01 * 0.02))
+    assert e("greedy mixture +1 %") == pytest.approx(greedy / (1 + 0.01 * 0.02))
 
 
 def test_wrong_law_by_hand():
@@ -185,6 +186,21 @@ def test_pools_and_weights():
         assert one.log_e == pytest.approx(0.0, abs=1e-12)
         pool.update(one.evidence())
     assert pool.log_e == pytest.approx(0.0, abs=1e-12)
+
+
+def test_takes_part_in_a_pool_with_the_bank():
+    rng = np.random.default_rng(5)
+    laws = np.exp(zipf_rows(64, 32))
+    process = HeteroProcess("h")
+    process.update(batch_of(laws, draw(rng, laws)))
+    evidence = process.evidence(BANK)
+    shared = dict(zip((one.name for one in BANK), evidence.log_components, strict=True))
+    mine = dict(zip((one.name for one in process.bets), process.log_components, strict=True))
+    for name in ("temperature +1 %", "uniform mixture +1 %", "greedy mixture +1 %",
+                 "low-id tilt -5 %", "log-rank tilt +5 %", "noise floor 2^-24"):  # fmt: skip
+        assert shared[name] == mine[name] != 0.0
+    assert shared["16-bit uniform"] == 0.0
+    assert evidence.log_e == process.log_e
 
 
 @pytest.mark.parametrize(

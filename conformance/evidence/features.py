@@ -55,11 +55,11 @@ _MOST: Final = 20.0  # cap on the gain of one draw
 
 FEATURE_BETS: Final = (
     *(f"temperature {100 * size:+g} %" for size in _TEMPERATURES),
-    *(f"uniform mixture {100 * rate:g} %" for rate in _UNIFORMS),
+    *(f"uniform mixture {100 * rate:+g} %" for rate in _UNIFORMS),
     *(f"log-rank tilt {100 * slope:+g} %" for slope in _SLOPES),
     f"noise floor 2^-{_FLOOR_BITS}",
     *(f"low-id tilt {100 * slope:+g} %" for slope in _SLOPES),
-    *(f"greedy mixture {100 * rate:g} %" for rate in _GREEDY),
+    *(f"greedy mixture {100 * rate:+g} %" for rate in _GREEDY),
     *(f"{event} x{factor:g}" for event in _EVENTS for factor in _FACTORS),
 )
 """Names of the generic bets, in the order of `feature_log_e`."""

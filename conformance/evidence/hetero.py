@@ -9,12 +9,13 @@ core its law is the one tested.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from refsampler.conformance.evidence.alternatives import Bet
+from refsampler.conformance.evidence.alternatives import Bet, Weighted
 from refsampler.conformance.evidence.arrays import BoolArray, FloatArray, IntArray
 from refsampler.conformance.evidence.features import (
     FEATURE_BETS,
@@ -132,15 +133,25 @@ class HeteroProcess:
         """Return log e of the mixture."""
         return float(np.logaddexp.reduce(self.log_components + self._log_weights))
 
-    def evidence(self) -> CaseEvidence:
-        """Return what the case says now."""
+    def evidence(self, bank: Sequence[Weighted] | None = None) -> CaseEvidence:
+        """Return what the case says now.
+
+        Args:
+            bank: of a pool of cases with another bank: a bet on all rows takes part under the
+                alternative of its name, and the other alternatives count 1.  None: `bets`.
+
+        """
         each = self.log_components
+        shared = each
+        if bank is not None:
+            mine = {one.name: log_e for one, log_e in zip(self.bets, each, strict=True)}
+            shared = np.array([mine.get(one.name, 0.0) for one in bank])
         weighted = each + self._log_weights
         at = int(weighted.argmax())
         return CaseEvidence(
             case=self.name,
             log_e=float(np.logaddexp.reduce(weighted)),
-            log_components=tuple(each.tolist()),
+            log_components=tuple(shared.tolist()),
             best=Component(self.bets[at].name, float(each[at]), float(weighted[at])),
             draws=self.draws,
             skipped=self.skipped,
