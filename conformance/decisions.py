@@ -59,7 +59,7 @@ class Tally:
         done: cases finished.
         draws: ids drawn for them.
         seconds: spent on them.
-        found: breaches, with the case that showed each.
+        breaches: what cases showed, with the case.
         crashed: clauses whose cases the subject did not survive.
         errors: of the harness, in words; each names its check and case.
         failed_clauses: clauses of cases that the harness could not judge.
@@ -71,7 +71,7 @@ class Tally:
     done: dict[ClauseId, int] = field(default_factory=dict)
     draws: dict[ClauseId, int] = field(default_factory=dict)
     seconds: dict[ClauseId, float] = field(default_factory=dict)
-    found: dict[ClauseId, list[tuple[Case, Finding]]] = field(default_factory=dict)
+    breaches: list[tuple[Case, Finding]] = field(default_factory=list)
     crashed: set[ClauseId] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     failed_clauses: set[ClauseId] = field(default_factory=set)
@@ -89,20 +89,40 @@ class Tally:
 
     def book(self, case: Case, findings: tuple[Finding, ...]) -> None:
         """Book what a case showed."""
-        for finding in findings:
-            self.found.setdefault(finding.clause, []).append((case, finding))
+        self.breaches += [(case, finding) for finding in findings]
+
+    def blamed(self) -> dict[ClauseId, list[tuple[Case, Finding]]]:
+        """Return clause -> the breaches that it explains, of as few clauses as explain them all.
+
+        A wrong id often has several explanations; the one that explains most is taken first, so
+        that a clause is not blamed for what another one, broken elsewhere too, explains as well.
+        """
+        blamed: dict[ClauseId, list[tuple[Case, Finding]]] = {}
+        open_ = [one for one in self.breaches if one[1].given is None]
+        while open_:
+            votes: dict[ClauseId, int] = {}
+            for _, finding in open_:
+                for clause in finding.candidates or (finding.clause,):
+                    votes[clause] = votes.get(clause, 0) + 1
+            most = max(votes, key=votes.__getitem__)
+            explained = [one for one in open_ if most in (one[1].candidates or (one[1].clause,))]
+            blamed.setdefault(most, []).extend(explained)
+            open_ = [one for one in open_ if one not in explained]
+        for case, finding in self.breaches:
+            if finding.given is not None and finding.given in blamed:
+                blamed.setdefault(finding.clause, []).append((case, finding))
+        return blamed
 
 
 def decide(plan: Plan, tally: Tally, pool: ClausePool) -> Iterator[Decision]:
     """Yield one decision a selected clause, then those about broken clauses not selected."""
-    planned, checked = plan.planned(), plan.checked()
+    blamed = tally.blamed()
     for clause, stands in plan.standings:
-        yield _decision(plan, tally, pool, clause, stands, planned, checked)
+        yield _decision(plan, tally, pool, clause, stands, blamed.get(clause.id, []))
     selected = {clause.id for clause, _ in plan.standings}
-    for broken in tally.found:
+    for broken, found in blamed.items():
         if broken not in selected:
-            stands = Standing(None)
-            yield _decision(plan, tally, pool, get(broken), stands, planned, checked)
+            yield _decision(plan, tally, pool, get(broken), Standing(None), found)
 
 
 def _decision(
@@ -111,20 +131,18 @@ def _decision(
     pool: ClausePool,
     clause: Clause,
     stands: Standing,
-    planned: dict[ClauseId, int],
-    checked: frozenset[ClauseId],
+    found: list[tuple[Case, Finding]],
 ) -> Decision:
     name = clause.id
-    found = tally.found.get(name, [])
     law = name == LAW
-    done, wanted = tally.done.get(name, 0), planned.get(name, 0)
+    done, wanted = tally.done.get(name, 0), plan.planned.get(name, 0)
     case, finding = min(found, key=_size, default=(None, None))
     reason = ""
     if found or (law and pool.failed):
         status = Status.FAIL
     elif stands.status is not None:
         status, reason = stands.status, stands.reason
-    elif name not in checked:
+    elif name not in plan.checked:
         status, reason = Status.NOT_RUN, _NO_CHECK
     elif not wanted:
         status, reason = Status.NOT_RUN, "no case applies to this backend yet"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -59,6 +59,8 @@ class Plan:
         log_threshold: ln(1/alpha) of `draw.law`.
         charge: summed false alarm of the near-certain cases.
         would_see: per declared alternative the probability that the laws show it.
+        planned: clause -> how many cases speak about it.
+        checked: clauses that any check tests, on whatever backend.
 
     """
 
@@ -72,28 +74,13 @@ class Plan:
     log_threshold: float
     charge: float
     would_see: tuple[Power, ...]
+    planned: Mapping[ClauseId, int]
+    checked: frozenset[ClauseId]
 
     @property
     def draws(self) -> int:
         """How many ids will be drawn at most."""
         return sum(one.draws for one in self.cases) + sum(one.draws for one in self.laws)
-
-    def planned(self) -> dict[ClauseId, int]:
-        """Return clause -> how many cases speak about it."""
-        counts: dict[ClauseId, int] = {}
-        for one in self.cases:
-            for clause in {*one.case.clauses, *EVERY_CASE}:
-                counts[clause] = counts.get(clause, 0) + 1
-        for law in self.laws:
-            for clause in law.case.clauses:
-                counts[clause] = counts.get(clause, 0) + 1
-        return counts
-
-    def checked(self) -> frozenset[ClauseId]:
-        """Return the clauses that any check tests at all, on whatever backend."""
-        return frozenset(clause for check in all_checks() for clause in check.clauses) | {
-            *EVERY_CASE
-        }
 
 
 def make_plan(
@@ -134,7 +121,21 @@ def make_plan(
         log_threshold,
         ledger.spent,
         powers,
+        _counted(cases, laws),
+        frozenset(clause for check in all_checks() for clause in check.clauses) | {*EVERY_CASE},
     )
+
+
+def _counted(
+    cases: tuple[PlannedCase, ...], laws: tuple[PlannedLaw, ...]
+) -> Mapping[ClauseId, int]:
+    """Return clause -> how many cases speak about it; some clauses are spoken of by all."""
+    counts: dict[ClauseId, int] = {}
+    spoken = [{*one.case.clauses, *EVERY_CASE} for one in cases]
+    for clauses in [*spoken, *({*one.case.clauses} for one in laws)]:
+        for clause in clauses:
+            counts[clause] = counts.get(clause, 0) + 1
+    return counts
 
 
 def _matches(clause: Clause, glob: str) -> bool:

@@ -49,7 +49,10 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_o
 
 
 class FindingRecord(msgspec.Struct, frozen=True):
-    """One thing that a case showed: a clause broken, expected and seen in words."""
+    """One thing that a case showed: a clause broken, expected and seen in words.
+
+    Any of the candidates would explain it; the verdicts name those that explain everything.
+    """
 
     clause: str
     expected: str
@@ -57,6 +60,7 @@ class FindingRecord(msgspec.Struct, frozen=True):
     charge: float = 0.0
     row: int | None = None
     call: int | None = None
+    candidates: tuple[str, ...] = ()
 
 
 class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):

@@ -17,6 +17,7 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
 from refsampler.conformance.checks.attribution import Seen, attribute
+from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.generated import strategy_for
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
@@ -101,7 +102,7 @@ class Judged:
     """What a case showed.
 
     Attributes:
-        findings: at most one a clause.
+        findings: at most one a clause and set of explanations.
         draws: ids drawn.
         crashed: the subject raised, so the case says nothing about its own clauses.
 
@@ -119,12 +120,13 @@ def judge_case(subject: OpenSubject, check: Check, case: Case) -> Judged:
     names them is as good as an id.
     """
     semantics = subject.capabilities.semantics
+    key = case.id
     arrangements = []
     draws = 0
     for place, one in enumerate(check.arrange(case)):
         expected = Expected.of(one, semantics)
         try:
-            drawn = tuple(subject.sample(one, call, place) for call in range(one.calls))
+            drawn = tuple(subject.sample(one, call, f"{key}/{place}") for call in range(one.calls))
         except SubjectError as error:
             lawless = not all(law.valid for law in expected.distinct)
             if lawless and _refuses_by_name(error):
@@ -138,9 +140,9 @@ def judge_case(subject: OpenSubject, check: Check, case: Case) -> Judged:
     findings = judge_rows(trial)
     if check.judge is not None and len(arrangements) == len(check.arrange(case)):
         findings = (*findings, *check.judge(trial))
-    first: dict[ClauseId, Finding] = {}
+    first: dict[tuple[ClauseId, ...], Finding] = {}
     for finding in findings:
-        first.setdefault(finding.clause, finding)
+        first.setdefault((finding.clause, *finding.candidates), finding)
     return Judged(tuple(first.values()), draws)
 
 
@@ -155,7 +157,9 @@ def _crash(case: Case, words: str, *, lawless: bool) -> Finding:
     if not lawless:
         return Finding(ClauseId("output.returns"), "a result", words)
     own = "mask.empty" if "mask.empty" in case.clauses else "nonfinite.contained"
-    return Finding(ClauseId(own), "an id in range, or an error that names the rows", words)
+    expected = "an id in range, or an error that names the rows"
+    candidates = clause_ids(own, "output.returns")
+    return Finding(candidates[0], expected, words, candidates=candidates)
 
 
 def _late(deadline: float | None) -> bool:
@@ -195,11 +199,14 @@ def _case_record(
         clauses=case.clauses,
         draws=draws,
         seconds=round(seconds, 6),
-        findings=tuple(
-            FindingRecord(one.clause, one.expected, one.seen, one.charge, one.row, one.call)
-            for one in findings
-        ),
+        findings=tuple(_finding_record(one) for one in findings),
         shrunk_from=shrunk_from,
+    )
+
+
+def _finding_record(one: Finding) -> FindingRecord:
+    return FindingRecord(
+        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates
     )
 
 
@@ -268,19 +275,18 @@ def _counted(
     if not len(wrong):
         return counts, ()
     owned = owned_clauses(subject.capabilities)
-    clause = attribute(case, 0, seen_ids, subject.capabilities.semantics, owned)
+    clauses = attribute(case, 0, seen_ids, subject.capabilities.semantics, owned).clauses
+    clauses = tuple(one for one in clauses if one != LAW) or (ClauseId("draw.support"),)
     expected = f"one of {int(law.allowed.sum())} kept ids"
     seen = f"id {wrong[0]} in {counts[wrong[0]]} of {len(ids)} draws"
-    clause = clause if clause not in (None, LAW) else ClauseId("draw.support")
-    assert clause is not None
-    return counts, (Finding(clause, expected, seen, call=call),)
+    return counts, (Finding(clauses[0], expected, seen, call=call, candidates=clauses),)
 
 
 def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, tally: Tally) -> None:
     """Look for a smaller case of each clause that only generated batches broke."""
     generated = {one.case.id: one for one in plan.cases if one.check.name == "generated-batches"}
     deadline = time.monotonic() + _SHRINK_SECONDS
-    for clause, found in tally.found.items():
+    for clause, found in tally.blamed().items():
         if any(case.id not in generated for case, _ in found):
             continue
         first = found[0][0]
@@ -292,7 +298,7 @@ def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, ta
             case = replace(smallest, clauses=first.clauses)
             findings = search.seen[smallest.id]
             writer.write(_case_record(check, case, findings, 0, 0.0, first.id))
-            found.append((case, findings[0]))
+            tally.book(case, tuple(replace(one, candidates=(clause,)) for one in findings[:1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,5 +317,9 @@ class _Search:
             judged = judge_case(self.subject, self.check, replace(case, clauses=self.clauses))
         except Exception:  # noqa: BLE001 - a candidate that cannot be judged is no smaller case
             return False
-        self.seen[case.id] = tuple(one for one in judged.findings if one.clause == self.clause)
+        self.seen[case.id] = tuple(
+            replace(one, clause=self.clause)
+            for one in judged.findings
+            if self.clause in (one.clause, *one.candidates)
+        )
         return bool(self.seen[case.id])

@@ -86,17 +86,21 @@ class OpenSubject:
         self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
         self._named: tuple[Case, str] | None = None
 
-    def sample(self, case: Case, call: int, arrangement: int = 0) -> Draw:
+    def sample(self, case: Case, call: int, key: str) -> Draw:
         """Sample the case's batch once, from fresh request state.
 
-        Unseeded rows take the default generator, seeded by (run seed, case, arrangement, call).
+        Args:
+            case: the batch.
+            call: number of the call.
+            key: names the case and its arrangement; with the run seed and the call it seeds the
+                default generator, from which unseeded rows draw.
 
         Raises:
             SubjectError: the backend raised.
 
         """
         logits = case.build_logits(self.capabilities.device)
-        seed = derived_seed(self.run_seed, self._id(case), arrangement, call)
+        seed = derived_seed(self.run_seed, key, call)
         if self.capabilities.level == 3:
             with self._seeded(seed):
                 return self._from_session(logits, case.requests, seed)

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Int64
 
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.expected import RowExpected, expect_row
+from refsampler.conformance.checks.expected import RowExpected, expect_rows
 from refsampler.conformance.checks.mistakes import NEUTRAL, World, changed, mistakes
 from refsampler.semantics import Semantics
 
-__all__ = ["CERTAIN", "Evidence", "Kept", "Seen", "attribute", "ignored_parameter"]
+__all__ = ["CERTAIN", "Attribution", "Evidence", "Kept", "Seen", "attribute"]
 
 CERTAIN = 35.0
 """Nats: an event of probability e^-35 or less is near-certain not to happen (evidence rule 2)."""
@@ -91,10 +91,25 @@ class Kept:
         return law.greedy or not ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
 
 
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What would explain something seen.
+
+    Attributes:
+        clauses: whose breach explains it, the case's own first, then the simplest first.
+        ignored: a parameter without which the row would look like this, with its clause; None if
+            there is none.
+
+    """
+
+    clauses: tuple[ClauseId, ...]
+    ignored: tuple[ClauseId, str] | None
+
+
 def attribute(
     case: Case, row: int, seen: Evidence, semantics: Semantics, owned: Collection[ClauseId]
-) -> ClauseId | None:
-    """Return the clause whose breach explains what was seen, None if no alternative does.
+) -> Attribution:
+    """Return the mistakes that explain what was seen.
 
     Args:
         case: the batch.
@@ -105,25 +120,27 @@ def attribute(
 
     """
     world = World(case.logits.rows[row], case.requests[row], semantics)
-    fitting = [
-        clause
-        for clause, mistaken in mistakes(case, world)
-        if clause in owned and seen.fits(_law(case, mistaken))
-    ]
-    own = [clause for clause in case.clauses if clause in fitting]
-    return next(iter([*own, *fitting]), None)
+    worlds = dict.fromkeys(one for one in mistakes(case, world) if one[0] in owned)
+    fitting = _fitting(case, tuple(worlds), seen)
+    clauses = [clause for clause, _ in fitting]
+    own = [clause for clause in case.clauses if clause in clauses]
+    made = {mistaken for _, mistaken in fitting}
+    ignored = (
+        (ClauseId(clause), name)
+        for clause, name, neutral in NEUTRAL
+        if getattr(world.request.params, name) != neutral
+        and changed(world, **{name: neutral}) in made
+    )
+    return Attribution(tuple(dict.fromkeys([*own, *clauses])), next(ignored, None))
 
 
-def ignored_parameter(case: Case, row: int, seen: Evidence, semantics: Semantics) -> str | None:
-    """Return the parameter without which the row would look as it was seen."""
-    world = World(case.logits.rows[row], case.requests[row], semantics)
-    for _, name, neutral in NEUTRAL:
-        if getattr(world.request.params, name) == neutral:
-            continue
-        if seen.fits(_law(case, changed(world, **{name: neutral}))):
-            return name
-    return None
-
-
-def _law(case: Case, world: World) -> RowExpected:
-    return expect_row(case, world.recipe, world.request, world.semantics)
+def _fitting(
+    case: Case, worlds: tuple[tuple[ClauseId, World], ...], seen: Evidence
+) -> tuple[tuple[ClauseId, World], ...]:
+    """Return the worlds whose law allows what was seen; laws of equal semantics come in one go."""
+    fits: set[World] = set()
+    for semantics in dict.fromkeys(world.semantics for _, world in worlds):
+        alike = list(dict.fromkeys(one for _, one in worlds if one.semantics == semantics))
+        laws = expect_rows(case, [(one.recipe, one.request) for one in alike], semantics)
+        fits |= {one for one, law in zip(alike, laws, strict=True) if seen.fits(law)}
+    return tuple(one for one in worlds if one[1] in fits)

@@ -34,6 +34,9 @@ class Finding:
         charge: probability that a right backend shows this; 0 for an exact comparison.
         row: of the batch, where one row is meant.
         call: of the case, where one call is meant.
+        candidates: clauses each of which would explain it, `clause` among them; the run decides at
+            the end which few clauses explain everything.
+        given: counts only if this clause is found broken; None counts by itself.
 
     """
 
@@ -43,6 +46,8 @@ class Finding:
     charge: float = 0.0
     row: int | None = None
     call: int | None = None
+    candidates: tuple[ClauseId, ...] = ()
+    given: ClauseId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from refsampler.law import target_law, trace_law
 from refsampler.request import Request
 from refsampler.semantics import Semantics
 
-__all__ = ["Expected", "RowExpected", "expect_row"]
+__all__ = ["Expected", "RowExpected", "expect_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class Expected:
         return self.distinct[int(self.kind_of[row])]
 
 
-def expect_row(
-    case: Case, recipe: RowRecipe, request: Request, semantics: Semantics
-) -> RowExpected:
-    """Return what is expected of a single row under the case's dtype and thinking markers."""
-    return _laws(case, ((recipe, _lawful(request)),), semantics)[0]
+def expect_rows(
+    case: Case, rows: Sequence[tuple[RowRecipe, Request]], semantics: Semantics
+) -> tuple[RowExpected, ...]:
+    """Return what is expected of rows under the case's dtype and thinking markers."""
+    return _laws(case, [(recipe, _lawful(request)) for recipe, request in rows], semantics)
 
 
 def _lawful(request: Request) -> Request:

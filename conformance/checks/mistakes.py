@@ -10,7 +10,7 @@ import numpy as np
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import RowRecipe
-from refsampler.params import SamplingParams
+from refsampler.params import ParameterError, SamplingParams
 from refsampler.request import Request
 from refsampler.semantics import Scope, Semantics, Step
 
@@ -40,7 +40,7 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         if getattr(world.request.params, name) != neutral:
             yield ClauseId(clause), changed(world, **{name: neutral})
     for clause, mistake in _MISTAKES:
-        mistaken = mistake(world)
+        mistaken = _made(mistake, world)
         if mistaken is not None and mistaken != world:
             yield ClauseId(clause), mistaken
     neighbours = dict.fromkeys(zip(case.logits.rows, case.requests, strict=True))
@@ -52,6 +52,14 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
             yield ClauseId("batch.isolation"), replace(world, recipe=recipe)
     for edge in (case.logits.vocab - 1, 0):
         yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
+
+
+def _made(mistake: _Mistake, world: World) -> World | None:
+    """Return the row as the mistake sees it, None where that is no legal row."""
+    try:
+        return mistake(world)
+    except ParameterError:
+        return None
 
 
 def changed(world: World, **fields: object) -> World:
@@ -93,27 +101,20 @@ def _previous_k(world: World) -> World | None:
     return changed(world, top_k=k - 1) if k > 1 else None
 
 
-def _shifted_p(shift: float) -> _Mistake:
+def _other_p(change: Callable[[float], float]) -> _Mistake:
     def mistake(world: World) -> World | None:
         p = world.request.params.top_p
-        moved = min(max(p + shift, 1e-6), 1.0)
-        return changed(world, top_p=moved) if p < 1 else None
+        return changed(world, top_p=change(p)) if p < 1 else None
 
     return mistake
 
 
-def _crossing_dropped(world: World) -> World | None:
-    """The id that crosses p is left out, as if its whole mass had to fit."""
-    if world.request.params.top_p == 1:
-        return None
-    logits = world.recipe.build(max((*world.recipe.ids, 0)) + 1)
-    finite = logits[np.isfinite(logits)]
-    if not len(finite) or not np.isinf(world.recipe.base):
-        return None
-    mass = np.sort(np.exp(finite - finite.max()))[::-1]
-    up_to = np.cumsum(mass / mass.sum())
-    fitting = up_to[up_to <= world.request.params.top_p]
-    return changed(world, top_p=float(fitting[-1]) * (1 - 1e-6)) if len(fitting) else None
+def _other_min_p(factor: float) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        share = world.request.params.min_p
+        return changed(world, min_p=min(share * factor, 1.0)) if share > 0 else None
+
+    return mistake
 
 
 def _moved(first: Step, second: Step) -> _Mistake:
@@ -187,7 +188,9 @@ def _drawn(world: World) -> World | None:
 _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("top-k.keep", _next_k),
     ("top-k.keep", _previous_k),
-    ("top-p.keep", _crossing_dropped),
+    *(("top-p.keep", _other_p(lambda p, f=f: p * f)) for f in (0.97, 0.9, 0.8, 0.65, 0.5, 0.3)),
+    *(("top-p.keep", _other_p(lambda p, f=f: p + (1 - p) * f)) for f in (0.05, 0.2, 0.4, 0.7)),
+    *(("min-p.keep", _other_min_p(factor)) for factor in (0.5, 0.75, 1.25, 1.6, 2.5)),
     ("order.pipeline", _moved(Step.TOP_P, Step.TOP_K)),
     ("order.pipeline", _declared(top_p_mass="joint")),
     ("order.pipeline", _moved(Step.MIN_P, Step.TEMPERATURE)),
@@ -196,8 +199,6 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("order.pipeline", _moved(Step.FREQUENCY, Step.REPETITION)),
     ("order.pipeline", _moved(Step.PRESENCE, Step.REPETITION)),
     ("top-p.keep", _declared(top_p_cut="inclusive")),
-    ("top-p.keep", _shifted_p(0.02)),
-    ("top-p.keep", _shifted_p(-0.02)),
     ("top-k.ties", _declared(top_k_ties="exactly_k")),
     ("top-k.ties", _declared(top_k_ties="all")),
     ("top-p.ties", _declared(top_p_ties="all")),

@@ -12,11 +12,11 @@ from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.clauses import ClauseId
 from refsampler.conformance.checks.attribution import (
     CERTAIN,
+    Attribution,
     Evidence,
     Kept,
     Seen,
     attribute,
-    ignored_parameter,
 )
 from refsampler.conformance.checks.base import Arrangement, Finding, Kind, Trial, clause_ids
 from refsampler.conformance.checks.expected import RowExpected
@@ -30,6 +30,8 @@ EVERY_CASE = clause_ids(
 """Clauses that every case speaks about, whatever it was made for."""
 
 _SHOWN_IDS = 8
+_BLAMED_ROWS = 3
+"""Kinds of rows of one batch whose breach is explained; more would only say the same again."""
 
 
 def draw_charge(draws: int) -> float:
@@ -46,6 +48,10 @@ def judge_rows(trial: Trial) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for place, arrangement in enumerate(trial.arrangements):
         findings += _judge_calls(trial.capabilities, arrangement)
+        blamed = any(finding.candidates for finding in findings)
+        if blamed:
+            # what is wrong alone is wrong in every arrangement, and was said
+            continue
         if all(len(draw.ids) == len(arrangement.case.requests) for draw in arrangement.draws):
             findings += _judge_laws(trial, arrangement, rearranged=place > 0)
             findings += _judge_kept(trial, arrangement)
@@ -82,8 +88,9 @@ def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> 
         return
     ids = np.stack([draw.ids for draw in arrangement.draws])
     seeded = np.array([request.params.seed is not None for request in case.requests])
+    blamed = 0
     for kind, law in enumerate(expected.distinct):
-        if not law.valid:
+        if not law.valid or blamed >= _BLAMED_ROWS:
             continue
         for fresh in (True, False):
             rows = np.flatnonzero((expected.kind_of == kind) & (seeded != fresh))
@@ -94,6 +101,7 @@ def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> 
             counts = np.bincount(drawn, minlength=case.logits.vocab)
             seen = Seen(counts, fresh=fresh, near_certain=trial.kind is not Kind.EXACT)
             if not seen.fits(law):
+                blamed += 1
                 yield from _blame(trial, arrangement, int(rows[0]), seen, law, rearranged)
 
 
@@ -111,13 +119,15 @@ def _judge_kept(trial: Trial, arrangement: Arrangement) -> Iterator[Finding]:
             kept = Kept(finite[row])
             if law.greedy or not law.valid or kept.fits(law):
                 continue
-            clause = _clause(trial, arrangement, row, kept) or ClauseId("draw.support")
+            clauses = _explain(trial, arrangement, row, kept).clauses
+            clauses = clauses or (ClauseId("draw.support"),)
             yield Finding(
-                clause,
-                f"kept ids {_ids(law.core)}" + (f" at most {_ids(law.allowed)}"),
+                clauses[0],
+                f"kept ids {_ids(law.core)}, at most {_ids(law.allowed)}",
                 f"kept ids {_ids(kept.ids)}",
                 row=row,
                 call=call,
+                candidates=clauses,
             )
             return
 
@@ -132,22 +142,24 @@ def _blame(
 ) -> Iterator[Finding]:
     """Name the clause that was broken, and the parameter that had no effect, if that is so."""
     words = _Words.of(seen, law)
-    clause = _clause(trial, arrangement, row, seen)
-    if clause is None:
-        clause = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
-    yield Finding(clause, words.expected, words.seen, words.charge, row)
-    neutral = ignored_parameter(arrangement.case, row, seen, trial.capabilities.semantics)
+    explained = _explain(trial, arrangement, row, seen)
+    clauses = explained.clauses
+    if not all(one.valid for one in arrangement.expected.distinct):
+        lawless = clause_ids("mask.empty", "nonfinite.contained")
+        clauses = (*(one for one in lawless if one in arrangement.case.clauses), *clauses)
+    if not clauses:
+        guess = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
+        clauses = (guess,)
+    yield Finding(clauses[0], words.expected, words.seen, words.charge, row, candidates=clauses)
     effect = ClauseId("effect.parameters")
-    if neutral and effect in arrangement.case.clauses:
-        value = getattr(arrangement.case.requests[row].params, neutral)
-        yield Finding(
-            effect, f"{neutral} = {value} changes the ids", "ids as without it", words.charge, row
-        )
+    if explained.ignored is not None and effect in arrangement.case.clauses:
+        given, name = explained.ignored
+        value = getattr(arrangement.case.requests[row].params, name)
+        expected = f"{name} = {value} changes the ids"
+        yield Finding(effect, expected, "ids as without it", words.charge, row, given=given)
 
 
-def _clause(
-    trial: Trial, arrangement: Arrangement, row: int, evidence: Evidence
-) -> ClauseId | None:
+def _explain(trial: Trial, arrangement: Arrangement, row: int, evidence: Evidence) -> Attribution:
     capabilities = trial.capabilities
     owned = owned_clauses(capabilities)
     return attribute(arrangement.case, row, evidence, capabilities.semantics, owned)

@@ -43,7 +43,7 @@ def standing(clause: Clause, capabilities: Capabilities) -> Standing:
     if inherited:
         return Standing(Status.INHERITED, inherited)
     needed = clause.capability
-    if needed and needed != "greedy" and Feature(needed) not in capabilities.features:
+    if needed and Feature(needed) not in capabilities.features:
         return Standing(Status.UNSUPPORTED, f"the backend does not declare {needed}")
     if clause.needs:
         return Standing(Status.NOT_RUN, f"needs {clause.needs}")
@@ -57,7 +57,7 @@ def _inherited(clause: Clause, capabilities: Capabilities) -> str:
         return "" if _FOLDED[clause.id] in capabilities.folds else "the pipeline does this step"
     if clause.owner > level:
         return f"belongs to level {clause.owner}, the backend is {level}"
-    if clause.capability == "greedy" and level == 1 and Fold.GREEDY not in capabilities.folds:
+    if clause.group == "greedy" and level == 1 and Fold.GREEDY not in capabilities.folds:
         return "the pipeline takes the argmax"
     return ""
 

@@ -311,7 +311,7 @@ def _header(made: Plan, spec: str, time_budget: float | None) -> Header:
         time_budget=time_budget,
         alpha=alpha(made),
         charge=made.charge,
-        planned={str(clause): count for clause, count in made.planned().items()},
+        planned={str(clause): count for clause, count in made.planned.items()},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

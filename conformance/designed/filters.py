@@ -36,7 +36,7 @@ def top_k_cases() -> tuple[Case, ...]:
     ]
     # every id alive: a kernel that stops one short, or one late, at the vocabulary's end
     ladder = RowRecipe(ids=tuple(range(5)), values=tuple(-token / 1024 for token in range(5)))
-    kept += [copies(5, ladder, request(top_k=4), "top-k.keep", _EFFECT, count=256)]
+    kept += [copies(5, ladder, request(top_k=4), "top-k.keep", count=256)]
     off = [copies(5, ladder, request(top_k=k), "top-k.off", count=256) for k in (0, -1, 5, 6, 1000)]
     # 2^31 - 1 is how clients write "no limit"
     off += [copies(5, ladder, request(top_k=2**31 - 1), "top-k.off", count=256)]
