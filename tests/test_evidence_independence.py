@@ -212,9 +212,10 @@ def test_calls_are_averaged_for_rows_and_rows_for_calls():
     assert math.exp(trusted.log_each[at]) == pytest.approx(hit**3 * miss, rel=1e-13)
 
 
+@pytest.mark.statistical
 def test_each_clause_holds_its_level_when_the_other_is_broken():
     rng = np.random.default_rng(13)
-    ids, rows, runs = 64, 16, 1500
+    ids, rows, runs = 64, 16, 800
     law = np.full(ids, 1 / ids)
     high = np.zeros((2, runs))
     for run in range(runs):
@@ -237,13 +238,14 @@ def test_ids_that_the_law_does_not_speak_about_are_skipped():
     assert (process.pairs, process.skipped) == (1, 2)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("kind", ["exact", "worst"])
 def test_level(kind):
     # The worst law puts delta on the one id that pays most when it meets itself.
     rng = np.random.default_rng(2)
     delta, law = 0.02, np.array([0.6, 0.3, 0.1])
     true = law if kind == "exact" else law + delta * np.array([-1, 0, 1])
-    runs, highest = 2000, np.full(2000, -np.inf)
+    runs, highest = 1000, np.full(1000, -np.inf)
     for run in range(runs):
         process = PairProcess(law, (Lag(0, 1), Lag(0, 2), Lag(1, 0)), delta, calls=6)
         for _ in range(6):
@@ -253,6 +255,7 @@ def test_level(kind):
         assert (highest >= -math.log(level)).sum() <= binom.isf(1e-9, runs, level)
 
 
+@pytest.mark.statistical
 def test_power_on_flat_rows_is_as_designed():
     # 9 rates, 64 lags: 3, 39 and 349 pairs at rho = 1, .1, .01 on 128k flat ids, without tolerance.
     law = np.full(128256, 1 / 128256)
@@ -267,6 +270,7 @@ def test_power_on_flat_rows_is_as_designed():
         assert process.evidence().best.name.startswith("same id, row +1 with")
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize(
     ("words", "late"),
     [
@@ -291,6 +295,7 @@ def test_streams_that_reuse_uniforms_are_named(words, late):
         fresh.update_streams(inverse_cdf(law, u), inverse_cdf(law, u))
 
 
+@pytest.mark.statistical
 def test_two_laws_that_share_noise():
     rng = np.random.default_rng(8)
     p, q = rng.dirichlet(np.ones(50)), rng.dirichlet(np.ones(50))
@@ -327,6 +332,7 @@ def test_evidence_pools_over_cases():
 # ---- guarantees
 
 
+@pytest.mark.statistical
 def test_triple():
     law = np.full(4096, 1 / 4096)
     bets = 90
@@ -347,6 +353,7 @@ def test_triple():
         assert process.log_each.max() >= LOG_THRESHOLD + math.log(bets)
 
 
+@pytest.mark.statistical
 def test_pairs_of_calls_that_are_needed():
     ids, rows, bets = 4096, 256, 2 * len(RATES)
     law = np.full(ids, 1 / ids)

@@ -86,6 +86,7 @@ def test_bounds_hold_for_drifting_laws():
     assert few.at_most(3) > distinct_law(draws, ids).at_most(3)
 
 
+@pytest.mark.statistical
 def test_power_is_what_is_measured():
     test = DistinctTest(4096, 600, 1e-6)
     power = distinct_power(test, 2400)

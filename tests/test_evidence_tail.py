@@ -76,6 +76,7 @@ def test_supremum_over_the_band_is_one(grade, vocab):
     assert (beyond * hit + (1 - beyond) * miss).max() > 1
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("edge", [1 - BAND, 1.0, 1 + BAND])
 def test_level_at_the_edges_of_the_band(edge):
     rng = np.random.default_rng(7)
@@ -92,6 +93,7 @@ def test_level_at_the_edges_of_the_band(edge):
         assert false <= binom.isf(1e-9, 3000, level)
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("factor", [0.0, 0.5, 0.8, 1.25, 2.0, 0.65])
 def test_planned_draws_show_the_factor(factor):
     case = flat_sea(131072, 1e-6)  # mass 0.131
@@ -163,6 +165,7 @@ def test_grades_feed_a_pool_and_are_told_apart():
     assert idle.reached is None
 
 
+@pytest.mark.statistical
 def test_resolution_sees_half_of_the_ids_missing():
     rng = np.random.default_rng(5)
     ids = 3000

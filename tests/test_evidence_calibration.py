@@ -1,0 +1,196 @@
+"""Simulated runs, the fault bank, and the commands that print them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from refsampler.conformance.case import Case, encode_case
+from refsampler.conformance.cli import main
+from refsampler.conformance.evidence.budget import RUN_CLAUSES, SEQUENTIAL
+from refsampler.conformance.evidence.calibration import BREAKS, Simulator
+from refsampler.conformance.evidence.calibration_summary import (
+    BrokenLine,
+    Calibration,
+    LevelLine,
+    calibrate,
+)
+from refsampler.conformance.evidence.faultbank import fault_cases
+from refsampler.conformance.evidence.faultlaws import FaultCase, LawPair
+from refsampler.conformance.evidence.powertable import design_line, geometric_mean, power_line
+from refsampler.conformance.logits import LogitsRecipe, RowRecipe
+from refsampler.params import SamplingParams
+from refsampler.request import Request
+
+CASES = {one.name: one for one in fault_cases()}
+
+
+# ---- calibration
+
+
+@pytest.fixture(scope="module")
+def simulator():
+    return Simulator()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("kind", ["exact", "least favourable"])
+def test_a_right_sampler_is_never_rejected(simulator, kind):
+    # Each run rejects with probability <= SEQUENTIAL.
+    assert 40 * SEQUENTIAL < 1e-7
+    for number in range(40):
+        result = simulator.run(number, kind)
+        assert not result.failed
+        assert set(result.highest) == {one.clause for one in RUN_CLAUSES}
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_broken_clause_is_found_alone(simulator, broken):
+    for number in range(6):
+        assert simulator.run(number, "exact", broken).failed == {broken}
+        assert simulator.run(number, "least favourable", broken).failed == {broken}
+
+
+def test_a_run_is_reproducible(simulator):
+    assert simulator.run(3) == Simulator().run(3)
+    assert simulator.run(3) != simulator.run(4)
+
+
+def test_summary_counts():
+    told = []
+    found = calibrate(2, 10, told.append)
+    assert sum(told) == 2 * 2 + 10
+    assert found.holds
+    assert found.runs == 4
+    assert len(found.levels) == len(RUN_CLAUSES) * 2 * 3
+    assert [one.clause for one in found.broken] == list(BREAKS)
+
+
+def test_summary_does_not_hold_when_a_count_is_wrong():
+    level = LevelLine("draw.law", "exact", 0.1, 100, 26, 26)
+    broken = BrokenLine("draw.law", "", 10, 10, 0)
+    assert Calibration(100, 0, (level,), (broken,)).holds
+    assert not Calibration(100, 1, (level,), (broken,)).holds
+    assert not Calibration(100, 0, (LevelLine("c", "exact", 0.1, 100, 27, 26),), ()).holds
+    assert not Calibration(100, 0, (), (BrokenLine("c", "", 10, 9, 0),)).holds
+    assert not Calibration(100, 0, (), (BrokenLine("c", "", 10, 10, 1),)).holds
+
+
+# ---- fault bank
+
+
+@pytest.mark.parametrize(
+    ("name", "variation", "least"),
+    [
+        # TV and ln(1e9)/KL, found by another program on the same rows.
+        ("temperature +1 %", 1.2e-2, 4.6e4),
+        ("top-k keeps one less", 2.4e-3, 8.7e3),
+        ("top-p drops the crossing id", 3.0e-4, 7.0e4),
+        ("running sum in float16", 2.1e-3, 3.5e5),
+        ("24-bit uniform", 1.3e-3, 2.5e5),
+        ("noise floor 2^-24", 6.0e-3, 5.0e4),
+        ("1 % from the neighbour's row", 9.9e-3, 288),
+        ("last id never drawn", 5.7e-7, 3.6e7),
+        ("repetition penalty divides negative logits", 2.2e-2, 2.5e3),
+    ],
+)
+def test_typical_rows(name, variation, least):
+    pair = CASES[name].typical
+    assert pair.total_variation == pytest.approx(variation, rel=0.04)
+    assert math.log(1e9) / pair.divergence == pytest.approx(least, rel=0.02)
+
+
+def test_designed_rows_by_hand():
+    designed = CASES["top-p without renormalisation"].designed
+    assert designed.right == pytest.approx([0.6, 0.4])
+    assert designed.faulty == pytest.approx([0.48, 0.52])
+    flips = CASES["repetition penalty applied twice"].designed
+    assert flips.right == pytest.approx([1.0, 0.0], abs=1e-12)  # 600 against 570
+    assert flips.faulty == pytest.approx([0.0, 1.0], abs=1e-10)  # 545 against 570
+    coarse = CASES["16-bit uniform"].designed  # 0.4 of a step each: two in five get a whole step
+    assert np.unique(coarse.faulty[1:] * 2**16).tolist() == [0.0, 1.0]
+    assert CASES["top-k keeps one more"].designed.outside == pytest.approx(1 / 3, rel=1e-2)
+
+
+def test_designs_gain():
+    lines = [line for case in CASES.values() if (line := design_line(case)) is not None]
+    assert len(CASES) == 31
+    assert len(lines) == 29
+    assert geometric_mean([one.gain for one in lines]) >= 50
+
+
+@pytest.mark.statistical
+def test_a_small_fault_case_is_found_when_the_theory_says():
+    probs = np.array([0.5, 0.3, 0.2])
+    pair = LawPair.of(probs, np.array([0.45, 0.3, 0.25]))
+    line = power_line(FaultCase("small", pair, None, ""), repeats=21, seed=1)
+    assert line.least == pytest.approx(math.log(1e9) / pair.divergence)
+    # ln(128e9)/KL = 1.23 of it; the median of 21 runs, each of relative spread 0.3, and 4 % steps.
+    assert 1.0 < line.declared < 1.45
+    assert line.declared <= line.left_out <= line.generic
+    assert line.declared < line.in_run
+    outside = LawPair.of(np.array([1.0, 0.0]), np.array([0.9, 0.1]))
+    assert power_line(FaultCase("out", outside, None, ""), repeats=1, seed=1) is None
+
+
+# ---- commands
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_audit_writes_its_tables(tmp_path):
+    result = call(
+        "audit", "--calibration", "--runs", "2", "--broken-runs", "10", "--out", str(tmp_path)
+    )
+    assert result.exit_code == 0
+    assert "0 of 4 right runs rejected" in result.output
+    document = json.loads((tmp_path / "calibration.json").read_text())
+    assert document["holds"] is True
+    assert document["made"]["command"].startswith("refsampler audit --calibration --runs 2")
+    assert document["calibration"]["runs"] == 4
+    assert "| draw.law | exact | 0.1 | 2 |" in (tmp_path / "calibration.md").read_text()
+
+
+def test_power_of_a_law():
+    result = call("power", "--law", "zipf", "--vocab", "64", "--tv", "0.02")
+    assert result.exit_code == 0
+    lines = [line.split("  ") for line in result.output.splitlines()]
+    words = {line[0] for line in lines}
+    assert {"any law at TV >= 0.02", "temperature +1 %"} <= words
+    assert "inside the tolerance" in result.output
+
+
+def test_power_of_a_case(tmp_path):
+    recipe = LogitsRecipe(
+        50, (RowRecipe(ids=(1, 4), values=(3.0, 2.0)), RowRecipe(ids=(3,), values=(1.0,)))
+    )
+    hot, cold = SamplingParams(temperature=1.0, top_k=2), SamplingParams(temperature=0.0)
+    case = Case(logits=recipe, requests=(Request(hot), Request(cold)))
+    path = tmp_path / "case.json"
+    path.write_bytes(encode_case(case))
+    result = call("power", "--law", str(path))
+    assert result.exit_code == 0
+    assert result.output.startswith("2 cells, V = 50")
+    result = call("power", "--law", str(path), "--row", "1")
+    assert result.exit_code == 2
+    assert "row 1 has no law" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("power",), "either --table or --law"),
+        (("power", "--table", "--law", "zipf"), "either --table or --law"),
+        (("power", "--law", "no-such-file"), "no-such-file"),
+        (("audit",), "--calibration"),
+    ],
+)
+def test_bad_use_is_named(arguments, words):
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output
