@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import Clause, ClauseId, load
-from refsampler.conformance.case import Case
+from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.checks.law import law_draws, prepare
 from refsampler.conformance.checks.rows import EVERY_CASE, draw_charge
@@ -26,10 +26,22 @@ LAW = ClauseId("draw.law")
 
 @dataclass(frozen=True, slots=True)
 class PlannedCase:
-    """One case of an exact or near-certain check, with the false alarm it is charged."""
+    """One case of an exact or near-certain check.
+
+    Attributes:
+        check: that judges it.
+        case: what is asked.
+        id: of the case.
+        document: the case as canonical JSON.
+        draws: of all arrangements.
+        charge: false alarm.
+
+    """
 
     check: Check
     case: Case
+    id: CaseId
+    document: bytes
     draws: int
     charge: float
 
@@ -156,7 +168,7 @@ def _planned_cases(
             rows = sum(len(one.requests) for one in arrangements)
             draws = rows * case.calls
             charge = draw_charge(draws) if check.kind is Kind.NEAR_CERTAIN else 0.0
-            yield PlannedCase(check, case, draws, charge)
+            yield PlannedCase(check, case, case.id, encode_case(case), draws, charge)
 
 
 def _planned_laws(

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from refsampler.clauses import ClauseId
-from refsampler.conformance.case import Case, encode_case
+from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
 from refsampler.conformance.checks.attribution import Seen, attribute
 from refsampler.conformance.checks.base import clause_ids
@@ -113,14 +113,16 @@ class Judged:
     crashed: bool = False
 
 
-def judge_case(subject: OpenSubject, check: Check, case: Case) -> Judged:
+def judge_case(
+    subject: OpenSubject, check: Check, case: Case, case_id: CaseId | None = None
+) -> Judged:
     """Draw a case in all its arrangements and judge it.
 
     A crash of the subject is a finding about `output.returns`; on rows without a law an error that
     names them is as good as an id.
     """
     semantics = subject.capabilities.semantics
-    key = case.id
+    key = case.id if case_id is None else case_id
     arrangements = []
     draws = 0
     for place, one in enumerate(check.arrange(case)):
@@ -170,13 +172,14 @@ def _run_case(subject: OpenSubject, one: PlannedCase, writer: ReportWriter, tall
     started = time.monotonic()
     clauses = tuple(dict.fromkeys((*one.case.clauses, *EVERY_CASE)))
     try:
-        judged = judge_case(subject, one.check, one.case)
+        judged = judge_case(subject, one.check, one.case, one.id)
     except Exception as error:  # noqa: BLE001 - a fault of ours costs the case, not the run
-        tally.errors.append(f"{one.check.name} {one.case.id}: {type(error).__name__}: {error}")
+        tally.errors.append(f"{one.check.name} {one.id}: {type(error).__name__}: {error}")
         tally.failed_clauses |= {*clauses}
         return
     seconds = time.monotonic() - started
-    writer.write(_case_record(one.check, one.case, judged.findings, judged.draws, seconds))
+    draws = judged.draws
+    writer.write(_case_record(one.check, one.case, judged.findings, draws, seconds, planned=one))
     tally.book(one.case, judged.findings)
     if judged.crashed:
         tally.crashed |= {*clauses} - {"output.returns"}
@@ -190,12 +193,15 @@ def _case_record(
     findings: tuple[Finding, ...],
     draws: int,
     seconds: float,
-    shrunk_from: str | None = None,
+    *,
+    shrunk_from: CaseId | None = None,
+    planned: PlannedCase | None = None,
 ) -> CaseRecord:
+    encoded = encode_case(case) if planned is None else planned.document
     return CaseRecord(
         check=check.name,
-        id=case.id,
-        case=msgspec.Raw(encode_case(case)),
+        id=case.id if planned is None else planned.id,
+        case=msgspec.Raw(encoded),
         clauses=case.clauses,
         draws=draws,
         seconds=round(seconds, 6),
@@ -284,7 +290,7 @@ def _counted(
 
 def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, tally: Tally) -> None:
     """Look for a smaller case of each clause that only generated batches broke."""
-    generated = {one.case.id: one for one in plan.cases if one.check.name == "generated-batches"}
+    generated = {one.id: one for one in plan.cases if one.check.name == "generated-batches"}
     deadline = time.monotonic() + _SHRINK_SECONDS
     for clause, found in tally.blamed().items():
         if any(case.id not in generated for case, _ in found):
@@ -297,7 +303,7 @@ def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, ta
         if smallest is not None:
             case = replace(smallest, clauses=first.clauses)
             findings = search.seen[smallest.id]
-            writer.write(_case_record(check, case, findings, 0, 0.0, first.id))
+            writer.write(_case_record(check, case, findings, 0, 0.0, shrunk_from=first.id))
             tally.book(case, tuple(replace(one, candidates=(clause,)) for one in findings[:1]))
 
 

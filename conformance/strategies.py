@@ -55,7 +55,7 @@ def vocabularies(largest: int = 3000) -> st.SearchStrategy[int]:
     )
 
 
-def ids(vocab: int) -> st.SearchStrategy[int]:
+def _ids(vocab: int) -> st.SearchStrategy[int]:
     """Ids of the vocabulary, often the first or the last."""
     return st.one_of(st.sampled_from(sorted({0, min(1, vocab - 1), vocab - 1})), _below(vocab))
 
@@ -80,7 +80,7 @@ def recipes(draw: st.DrawFn, vocab: int, *, dyadic: bool = False) -> RowRecipe:
     values = _grid(-640, 640, 1 / 16) if dyadic else _float32(-40.0, 40.0)
     levels = draw(st.lists(values, min_size=1, max_size=3))
     special = st.sampled_from(levels) if dyadic else st.sampled_from([*levels, *_SPECIALS])
-    chosen = draw(st.lists(ids(vocab), max_size=min(vocab, 10), unique=True))
+    chosen = draw(st.lists(_ids(vocab), max_size=min(vocab, 10), unique=True))
     own = tuple(draw(special) for _ in chosen)
     base = draw(st.sampled_from([0.0, 0.0, 0.0, -4.0, -math.inf]))
     if base == -math.inf and not any(math.isfinite(value) for value in own):
@@ -142,8 +142,8 @@ def params(
 
 def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, Any], *, dyadic: bool) -> None:
     """Add allow-list, bad words, min tokens and bias, each now and then."""
-    some = st.lists(ids(vocab), min_size=1, max_size=min(vocab, 8), unique=True).map(tuple)
-    word = st.lists(ids(vocab), min_size=1, max_size=3).map(tuple)
+    some = st.lists(_ids(vocab), min_size=1, max_size=min(vocab, 8), unique=True).map(tuple)
+    word = st.lists(_ids(vocab), min_size=1, max_size=3).map(tuple)
     biases = _grid(-160, 160, 1 / 16) if dyadic else _float32(-100.0, 100.0)
     if draw(st.integers(0, 4)) == 0:
         fields["allowed_token_ids"] = draw(some)
@@ -152,12 +152,12 @@ def _draw_masks(draw: st.DrawFn, vocab: int, fields: dict[str, Any], *, dyadic: 
     if draw(st.integers(0, 3)) == 0:
         fields |= {
             "stop_token_ids": draw(some)[: max(1, vocab // 2)],
-            "eos_token_id": draw(ids(vocab)),
+            "eos_token_id": draw(_ids(vocab)),
             "min_tokens": draw(st.integers(0, 6)),
             "max_tokens": None,
         }
     if draw(st.integers(0, 3)) == 0:
-        biased = draw(st.lists(ids(vocab), max_size=min(vocab, 5), unique=True))
+        biased = draw(st.lists(_ids(vocab), max_size=min(vocab, 5), unique=True))
         values = st.one_of(biases, st.just(-math.inf))
         fields["logit_bias"] = tuple((token, draw(values)) for token in biased)
 
@@ -170,7 +170,7 @@ def _draw_logprobs(draw: st.DrawFn, vocab: int, fields: dict[str, Any]) -> None:
     elif wanted == 1:
         most = min(vocab, 6, MAX_LISTED_LOGPROBS)
         fields["logprob_token_ids"] = tuple(
-            draw(st.lists(ids(vocab), min_size=1, max_size=most, unique=True))
+            draw(st.lists(_ids(vocab), min_size=1, max_size=most, unique=True))
         )
 
 
@@ -184,7 +184,7 @@ def requests(
 ) -> Request:
     """A request with its history: ragged, repeated ids, id 0, placeholders at the end."""
     chosen = draw(params(vocab, dyadic=dyadic, features=features))
-    alphabet = st.one_of(st.just(0), st.integers(0, min(vocab - 1, 3)), ids(vocab))
+    alphabet = st.one_of(st.just(0), st.integers(0, min(vocab - 1, 3)), _ids(vocab))
     prompt = draw(st.lists(alphabet, max_size=12))
     output = draw(st.lists(alphabet, max_size=8))
     if draw(st.integers(0, 7)) == 0:

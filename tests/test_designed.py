@@ -23,7 +23,10 @@ FAR_DOWN = -80.0
 
 def made(name: str, make) -> tuple[Case, ...]:
     known = {"capabilities": CAPABILITIES, "run_seed": 7, "seeds": True}
-    return make(**{one: known[one] for one in inspect.signature(make).parameters})
+    cases: tuple[Case, ...] = make(
+        **{one: known[one] for one in inspect.signature(make).parameters}
+    )
+    return cases
 
 
 GROUPS = [

@@ -108,7 +108,7 @@ def test_shrinking_returns_a_small_case_that_fails():
     def two_rows(case: Case) -> bool:
         return len(case.requests) >= 2 and case.logits.vocab >= 8
 
-    smallest = shrink(cases(), two_rows, 1, 30, deadline=math.inf, candidates=150)
+    smallest = shrink(cases(), two_rows, 1, 15, deadline=math.inf, candidates=60)
     assert smallest is not None
     assert two_rows(smallest)
     assert len(smallest.requests) == 2

@@ -58,8 +58,9 @@ class Expected:
     def of(cls, case: Case, semantics: Semantics) -> Self:
         """Compute the laws of a case; seeds and logprobs asked for do not matter."""
         kinds: dict[tuple[RowRecipe, Request], int] = {}
+        lawful = {id(request): _lawful(request) for request in _distinct(case.requests)}
         kind_of = [
-            kinds.setdefault((recipe, _lawful(request)), len(kinds))
+            kinds.setdefault((recipe, lawful[id(request)]), len(kinds))
             for recipe, request in zip(case.logits.rows, case.requests, strict=True)
         ]
         distinct = _laws(case, tuple(kinds), semantics) if kinds else ()
@@ -75,6 +76,11 @@ def expect_rows(
 ) -> tuple[RowExpected, ...]:
     """Return what is expected of rows under the case's dtype and thinking markers."""
     return _laws(case, [(recipe, _lawful(request)) for recipe, request in rows], semantics)
+
+
+def _distinct(requests: Sequence[Request]) -> Sequence[Request]:
+    """Return each object once; copies of a row share theirs."""
+    return list({id(request): request for request in requests}.values())
 
 
 def _lawful(request: Request) -> Request:

@@ -45,13 +45,24 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
             yield ClauseId(clause), mistaken
     neighbours = dict.fromkeys(zip(case.logits.rows, case.requests, strict=True))
     for recipe, request in neighbours:
-        if request.params != world.request.params:
-            theirs = replace(world.request, params=request.params)
+        for params in _mixed(world.request.params, request.params):
+            theirs = replace(world.request, params=params)
             yield ClauseId("batch.isolation"), replace(world, request=theirs)
         if recipe != world.recipe:
             yield ClauseId("batch.isolation"), replace(world, recipe=recipe)
     for edge in (case.logits.vocab - 1, 0):
         yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
+
+
+def _mixed(own: SamplingParams, theirs: SamplingParams) -> Iterator[SamplingParams]:
+    """Yield what a row would ask that got a neighbour's parameters: all, the filters, or one."""
+    if own == theirs or own.greedy or theirs.greedy:
+        return
+    filters = {name: getattr(theirs, name) for name in ("top_k", "top_p", "min_p")}
+    yield theirs
+    yield replace(own, **filters)
+    for name in ("temperature", *filters):
+        yield replace(own, **{name: getattr(theirs, name)})
 
 
 def _made(mistake: _Mistake, world: World) -> World | None:
@@ -101,10 +112,18 @@ def _previous_k(world: World) -> World | None:
     return changed(world, top_k=k - 1) if k > 1 else None
 
 
-def _other_p(change: Callable[[float], float]) -> _Mistake:
+def _less_p(factor: float) -> _Mistake:
     def mistake(world: World) -> World | None:
         p = world.request.params.top_p
-        return changed(world, top_p=change(p)) if p < 1 else None
+        return changed(world, top_p=p * factor) if p < 1 else None
+
+    return mistake
+
+
+def _more_p(share: float) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        p = world.request.params.top_p
+        return changed(world, top_p=p + (1 - p) * share) if p < 1 else None
 
     return mistake
 
@@ -188,8 +207,8 @@ def _drawn(world: World) -> World | None:
 _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("top-k.keep", _next_k),
     ("top-k.keep", _previous_k),
-    *(("top-p.keep", _other_p(lambda p, f=f: p * f)) for f in (0.97, 0.9, 0.8, 0.65, 0.5, 0.3)),
-    *(("top-p.keep", _other_p(lambda p, f=f: p + (1 - p) * f)) for f in (0.05, 0.2, 0.4, 0.7)),
+    *(("top-p.keep", _less_p(factor)) for factor in (0.97, 0.9, 0.8, 0.65, 0.5, 0.3)),
+    *(("top-p.keep", _more_p(share)) for share in (0.05, 0.2, 0.4, 0.7)),
     *(("min-p.keep", _other_min_p(factor)) for factor in (0.5, 0.75, 1.25, 1.6, 2.5)),
     ("order.pipeline", _moved(Step.TOP_P, Step.TOP_K)),
     ("order.pipeline", _declared(top_p_mass="joint")),
