@@ -47,7 +47,7 @@ RUN_CASES: Final = 12
 _SAME: Final = 1e-3  # of the fault's divergence: so near, an alternative is the fault itself
 _FIRST_LOOK: Final = 0.02  # of the least number of draws
 _GROWTH: Final = 1.04
-_LOG_MOST: Final = math.log(600.0)  # times the least number of draws; a dash in the table
+_MOST: Final = 600.0  # times the least number of draws; beyond it a fault counts as not found
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _one_run(
     run_threshold = Budget(RUN_CLAUSES).log_threshold("draw.law")
     found = [math.inf] * 4
     drawn, target = 0, max(1.0, _FIRST_LOOK * least)
-    while any(math.isinf(one) for one in found) and drawn < math.exp(_LOG_MOST) * least:
+    while any(math.isinf(one) for one in found) and drawn < _MOST * least:
         batch = max(1, math.ceil(target) - drawn)
         process.update(rng.multinomial(batch, faulty))
         drawn, target = drawn + batch, target * _GROWTH
