@@ -121,15 +121,19 @@ def _judge_kept(trial: Trial, arrangement: Arrangement) -> Iterator[Finding]:
                 continue
             clauses = _explain(trial, arrangement, row, kept).clauses
             clauses = clauses or (ClauseId("draw.support"),)
-            yield Finding(
-                clauses[0],
-                f"kept ids {_ids(law.core)}, at most {_ids(law.allowed)}",
-                f"kept ids {_ids(kept.ids)}",
-                row=row,
-                call=call,
-                candidates=clauses,
-            )
+            expected, seen = _difference(kept, law)
+            yield Finding(clauses[0], expected, seen, row=row, call=call, candidates=clauses)
             return
+
+
+def _difference(kept: Kept, law: RowExpected) -> tuple[str, str]:
+    """Return expected and seen in words, by one id that is kept or left out wrongly."""
+    count = int(kept.ids.sum())
+    extra = np.flatnonzero(kept.ids & ~law.allowed)
+    if len(extra):
+        return f"id {extra[0]} not kept: {_ids(law.allowed)}", f"id {extra[0]} kept, {count} in all"
+    lost = np.flatnonzero(law.core & ~kept.ids)
+    return f"id {lost[0]} kept: {_ids(law.core)}", f"id {lost[0]} not kept, {count} in all"
 
 
 def _blame(
