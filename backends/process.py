@@ -134,7 +134,7 @@ class IsolatedSubject:
         """The child's process id."""
         return self._child.pid
 
-    def sample(self, case: Case, call: int, arrangement: int = 0) -> Draw:
+    def sample(self, case: Case, call: int, key: str) -> Draw:
         """Sample the case's batch once, as `OpenSubject.sample` does.
 
         Raises:
@@ -144,7 +144,7 @@ class IsolatedSubject:
             WorkerFault: the harness failed.
 
         """
-        question = Sample(self._encode(case), call, arrangement)
+        question = Sample(self._encode(case), call, key)
         return self._ask(question, as_draw)
 
     def sample_many(self, case: Case, rows: int, call: int) -> Int64[np.ndarray, " rows"]:

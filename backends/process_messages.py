@@ -82,7 +82,7 @@ class Sample(msgspec.Struct, frozen=True, tag=True):
 
     case: msgspec.Raw
     call: int
-    arrangement: int
+    key: str
 
 
 class Law(msgspec.Struct, frozen=True, tag=True):

@@ -71,7 +71,7 @@ class _Worker:
             assert self._subject is not None
             case = self._case(bytes(question.case))
             if isinstance(question, Sample):
-                return from_draw(self._subject.sample(case, question.call, question.arrangement))
+                return from_draw(self._subject.sample(case, question.call, question.key))
             return _drawn(self._subject, case, question)
         except SubjectError as error:
             return _failed("memory" if _is_memory(error.__cause__) else "raised", str(error)), b""

@@ -146,7 +146,7 @@ def wrong(folder):
 @pytest.fixture(scope="module")
 def expected():
     """What the right kernel draws in this process, under the same run seed."""
-    return OpenSubject(resolve("native"), 7).sample(PLAIN, 0).ids
+    return OpenSubject(resolve("native"), 7).sample(PLAIN, 0, "k").ids
 
 
 def gone(pid):
@@ -210,18 +210,18 @@ def test_a_right_kernel_draws_the_same_bits_in_its_own_process():
     with IsolatedSubject("native", 11, timeout_s=30, memory_bytes=2**32) as there:
         assert there.capabilities == here.capabilities
         for case in cases:
-            for call, arrangement in ((0, 0), (1, 0), (0, 1)):
-                ours = here.sample(case, call, arrangement)
-                assert_same_draw(there.sample(case, call, arrangement), ours)
+            for call, key in ((0, "k"), (1, "k"), (0, "other")):
+                ours = here.sample(case, call, key)
+                assert_same_draw(there.sample(case, call, key), ours)
         for call in range(2):
             drawn = there.sample_many(PLAIN, 1000, call)
             np.testing.assert_array_equal(drawn, here.sample_many(PLAIN, 1000, call))
             assert drawn.dtype == np.int64
         with pytest.raises(WorkerFault, match="ValueError"):
-            there.sample(batch(SamplingParams(), vocab=-1), 0)
-        there.sample(PLAIN, 0)
+            there.sample(batch(SamplingParams(), vocab=-1), 0, "k")
+        there.sample(PLAIN, 0, "k")
     with pytest.raises(ValueError, match="closed"):
-        there.sample(PLAIN, 0)
+        there.sample(PLAIN, 0, "k")
     # It ended by itself, and has been reaped.
     assert there._child._process.returncode == 0
     with pytest.raises(ChildProcessError):
@@ -243,21 +243,21 @@ def test_a_right_kernel_draws_the_same_bits_in_its_own_process():
     ],
 )
 def test_what_the_child_survives_leaves_it_running(wrong, expected, number, kind, words):
-    wrong.sample(PLAIN, 0)
+    wrong.sample(PLAIN, 0, "k")
     pid = wrong.pid
     with pytest.raises(SubjectError, match=words) as caught:
-        wrong.sample(mode(number), 0)
+        wrong.sample(mode(number), 0, "k")
     assert type(caught.value) is kind
-    np.testing.assert_array_equal(wrong.sample(PLAIN, 0).ids, expected)
+    np.testing.assert_array_equal(wrong.sample(PLAIN, 0, "k").ids, expected)
     assert wrong.pid == pid
 
 
 def test_prints_do_not_get_between(wrong, expected):
-    wrong.sample(PLAIN, 0)
+    wrong.sample(PLAIN, 0, "k")
     pid = wrong.pid
-    right = OpenSubject(resolve("native"), 7).sample(mode(PRINTS), 0)
-    np.testing.assert_array_equal(wrong.sample(mode(PRINTS), 0).ids, right.ids)
-    np.testing.assert_array_equal(wrong.sample(PLAIN, 0).ids, expected)
+    right = OpenSubject(resolve("native"), 7).sample(mode(PRINTS), 0, "k")
+    np.testing.assert_array_equal(wrong.sample(mode(PRINTS), 0, "k").ids, right.ids)
+    np.testing.assert_array_equal(wrong.sample(PLAIN, 0, "k").ids, expected)
     assert wrong.pid == pid
 
 
@@ -277,10 +277,10 @@ def test_prints_do_not_get_between(wrong, expected):
     ],
 )
 def test_what_ends_the_child_costs_one_call(wrong, expected, number, kind, words):
-    wrong.sample(PLAIN, 0)
+    wrong.sample(PLAIN, 0, "k")
     pid = wrong.pid
     with pytest.raises(SubjectEnded, match=words) as caught:
-        wrong.sample(mode(number), 0)
+        wrong.sample(mode(number), 0, "k")
     assert type(caught.value) is kind
     assert len(caught.value.last_lines.splitlines()) <= 20
     with pytest.raises(ChildProcessError):
@@ -288,7 +288,7 @@ def test_what_ends_the_child_costs_one_call(wrong, expected, number, kind, words
     if number == LEAVES_A_HELPER:
         assert gone(int(caught.value.last_lines.rpartition("helper ")[2]))
     assert "Extension modules" not in caught.value.last_lines
-    np.testing.assert_array_equal(wrong.sample(PLAIN, 0).ids, expected)
+    np.testing.assert_array_equal(wrong.sample(PLAIN, 0, "k").ids, expected)
     assert wrong.pid != pid
 
 
@@ -296,16 +296,16 @@ def test_an_interrupt_ends_the_child_and_nothing_of_it_stays(wrong, expected, mo
     def interrupted(_):
         raise KeyboardInterrupt
 
-    wrong.sample(PLAIN, 0)
+    wrong.sample(PLAIN, 0, "k")
     before, pid = open_files(), wrong.pid
     monkeypatch.setattr(wrong._child._selector, "select", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        wrong.sample(PLAIN, 0)
+        wrong.sample(PLAIN, 0, "k")
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
     # Three pipes; the selector is a fourth where it is a file.
     assert open_files() in (before - 3, before - 4)
-    np.testing.assert_array_equal(wrong.sample(PLAIN, 0).ids, expected)
+    np.testing.assert_array_equal(wrong.sample(PLAIN, 0, "k").ids, expected)
     assert open_files() == before
 
 
@@ -325,10 +325,10 @@ def test_a_subject_that_does_not_open_again_is_given_up(folder, monkeypatch):
         assert subject.limits == "4 s a call, memory not limited"
         os.kill(subject.pid, signal.SIGKILL)
         with pytest.raises(SubjectCrashed, match="SIGKILL"):
-            subject.sample(PLAIN, 0)
+            subject.sample(PLAIN, 0, "k")
         for _ in range(2):
             with pytest.raises(SubjectDidNotOpen, match=r"not opened again.*the device is gone"):
-                subject.sample(PLAIN, 0)
+                subject.sample(PLAIN, 0, "k")
 
 
 @pytest.mark.parametrize("field", ["timeout_s", "memory_bytes", "opening_s"])

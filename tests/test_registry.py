@@ -92,7 +92,9 @@ def test_a_module_of_the_current_folder_gives_a_subject_a_class_or_a_factory(fol
 def test_an_unknown_name_is_answered_with_the_closest_ones():
     with pytest.raises(BackendNotFound, match=r"'nativ' is not known: allowed are native, or mod"):
         resolve("nativ")
-    with pytest.raises(BackendNotFound, match=r"allowed are native, reference, .*, transformers, or mod"):
+    with pytest.raises(
+        BackendNotFound, match=r"allowed are native, reference, .*, transformers, or mod"
+    ):
         resolve("qqqqqq")
 
 
@@ -173,7 +175,7 @@ def test_a_numpy_function_is_a_kernel():
         ),
         requests=(Request(SamplingParams(top_k=2, seed=5)), Request(SamplingParams(top_k=2))),
     )
-    draw = OpenSubject(kernel, 0).sample(case, 0)
+    draw = OpenSubject(kernel, 0).sample(case, 0, case.id)
     assert draw.ids[0] == 2
     assert draw.ids[1] in (0, 2)
     assert not draw.form

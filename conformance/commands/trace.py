@@ -162,7 +162,7 @@ def _sampled(backend: Subject, seed: int, case: Case, row: int, exact: TargetLaw
     """Sample the whole batch once, and keep what concerns the row."""
     declared = backend.capabilities
     try:
-        draw = OpenSubject(backend, seed).sample(case, 0)
+        draw = OpenSubject(backend, seed).sample(case, 0, case.id)
     except SubjectError as error:
         return _Sampled(declared.name, declared.level, None, None, {}, str(error))
     id_ = int(draw.ids[row]) if len(draw.ids) == len(case.requests) else None
