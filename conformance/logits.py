@@ -96,10 +96,12 @@ def _background(shape: Shape, seed: int, vocab: int) -> Float[np.ndarray, " voca
     if shape == "constant":
         return np.zeros(vocab)
     if shape == "zipf":
-        return -_log2_grid(_permutation(seed, vocab) + 1) / _GRID
+        ranks = _permutation(seed, vocab) + 1
+        return -_log2_grid(ranks) / _GRID
     terms = 1 if shape == "uniform" else 4
     drawn = [hashed(seed * 4 + term, vocab) % np.uint64(2 * _GRID + 1) for term in range(terms)]
-    return (np.sum(drawn, axis=0).astype(np.int64) - terms * _GRID) / _GRID
+    units: Int64[np.ndarray, " vocab"] = np.sum(drawn, axis=0).astype(np.int64)
+    return (units - terms * _GRID) / _GRID
 
 
 def _permutation(seed: int, vocab: int) -> Int64[np.ndarray, " vocab"]:
@@ -113,4 +115,5 @@ def _log2_grid(rank: Int64[np.ndarray, " vocab"]) -> Int64[np.ndarray, " vocab"]
     for power in range(1, 63):
         exponent = exponent + (rank >> power > 0)
     fraction = ((rank - (np.int64(1) << exponent)) * _GRID) >> exponent
-    return exponent * _GRID + fraction
+    level: Int64[np.ndarray, " vocab"] = exponent * _GRID + fraction
+    return level
