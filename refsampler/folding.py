@@ -98,7 +98,9 @@ def _folded_temperature(
     """Return what the kernel divides by: 0 on greedy rows if it takes those, else 1."""
     if Fold.TEMPERATURE not in folded:
         return None
-    return temperature if Fold.GREEDY in folded else divisor(temperature)
+    if Fold.GREEDY not in folded:
+        return divisor(temperature)
+    return torch.where(temperature < GREEDY_EPSILON, torch.zeros_like(temperature), temperature)
 
 
 def _signed(seed: int) -> int:

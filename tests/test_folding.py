@@ -1,5 +1,7 @@
 """What a kernel is handed, and what the pipeline still does."""
 
+from dataclasses import replace
+
 import torch
 
 from refsampler.draw import Drawn, Fold
@@ -80,6 +82,13 @@ def test_folded_temperature_is_one_on_greedy_rows():
 def test_folded_greedy_rows_have_temperature_zero_and_the_kernels_id():
     spy = Spy()
     output = run(spy, TOP | {Fold.TEMPERATURE, Fold.GREEDY}, WARM, COLD)
+    assert spy.rows.temperature.tolist() == [0.5, 0]
+    # exactly 0 also where a caller's own metadata holds something small
+    metadata = SamplingMetadata.from_requests([Request(WARM), Request(COLD)], 3)
+    metadata = replace(metadata, temperature=torch.tensor([0.5, 9e-6]))
+    Sampler(filter_and_draw=spy, folds=TOP | {Fold.TEMPERATURE, Fold.GREEDY})(
+        torch.zeros(2, 3), metadata
+    )
     assert spy.rows.temperature.tolist() == [0.5, 0]
     assert output.sampled_token_ids.flatten().tolist() == [2, 2]
     assert run(spy, TOP | {Fold.TEMPERATURE, Fold.GREEDY}, COLD).sampled_token_ids.item() == 2

@@ -127,7 +127,7 @@ def test_the_callers_logits_stay(kernel):
 def test_greedy_rows_alone_and_beside_random_rows(kernel):
     logits = torch.tensor([[1.0, 7.0, 7.0], [0.0, 0.0, 90.0]])
     assert kernel.draw(logits[:1], rows(1, temperature=[0.0])).ids.tolist() == [1]
-    assert kernel.draw(logits, rows(2, temperature=[9e-6, 1.0])).ids.tolist() == [1, 2]
+    assert kernel.draw(logits, rows(2, temperature=[0.0, 1.0])).ids.tolist() == [1, 2]
 
 
 @pytest.mark.clause("seed.batch")
@@ -201,3 +201,13 @@ def test_law_of_a_filtered_row(kernel):
     for count, probability in zip(counts[1:], (1 / 21, 4 / 21, 16 / 21), strict=True):
         tail = min(binom.cdf(count, draws, probability), binom.sf(count - 1, draws, probability))
         assert tail >= alpha / 6
+
+
+def test_the_lowest_temperature_that_is_no_greedy_row_draws():
+    # float32(1e-5) lies below the double 1e-5, and is a temperature all the same
+    params = SamplingParams(temperature=1e-5, temperature_floor=0)
+    metadata = SamplingMetadata.from_requests([Request(params)] * 200, 2)
+    kernel = adapter.TransformersKernel()
+    sampler = Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds)
+    seen = sampler(torch.zeros(200, 2), metadata).sampled_token_ids
+    assert set(seen.flatten().tolist()) == {0, 1}  # missed with probability 2^-199

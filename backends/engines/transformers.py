@@ -18,7 +18,6 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from refsampler.backends.protocol import Capabilities, Drawn, Feature, Fold, Rows
-from refsampler.params import GREEDY_EPSILON
 from refsampler.semantics import profile
 
 __all__ = ["TransformersKernel", "backend"]
@@ -75,7 +74,7 @@ class TransformersKernel:
         random: list[int] = []
         for knobs, members in _alike(rows, *logits.shape).items():
             given = logits[members].contiguous()
-            if knobs.temperature < GREEDY_EPSILON:
+            if knobs.temperature == 0:  # the pipeline marks greedy rows so
                 ids[members], scores[members] = given.argmax(dim=-1), given
             else:
                 scores[members] = _process(knobs, given)
