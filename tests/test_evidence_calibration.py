@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.cli import main
 from refsampler.conformance.evidence.budget import RUN_CLAUSES, SEQUENTIAL
-from refsampler.conformance.evidence.calibration import BREAKS, Simulator
+from refsampler.conformance.evidence.calibration import BREAKS, RunResult, Simulator
 from refsampler.conformance.evidence.calibration_summary import (
     BrokenLine,
     Calibration,
@@ -19,7 +19,13 @@ from refsampler.conformance.evidence.calibration_summary import (
 )
 from refsampler.conformance.evidence.faultbank import fault_cases
 from refsampler.conformance.evidence.faultlaws import FaultCase, LawPair
-from refsampler.conformance.evidence.powertable import design_line, geometric_mean, power_line
+from refsampler.conformance.evidence.powertable import (
+    _law_case,
+    _siblings,
+    design_line,
+    geometric_mean,
+    power_line,
+)
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.params import SamplingParams
 from refsampler.request import Request
@@ -67,6 +73,24 @@ def test_summary_counts():
     assert found.runs == 4
     assert len(found.levels) == len(RUN_CLAUSES) * 2 * 3
     assert [one.clause for one in found.broken] == list(BREAKS)
+
+
+def test_summary_counts_what_was_reported(monkeypatch):
+    def run(_simulator, number, _kind, broken=None):
+        # Of the broken runs the first of each kind finds nothing, the second accuses another clause.
+        failed = {broken} - {None} if number > 0 else set()
+        failed |= {"draw.tail"} if (broken, number) == ("draw.law", 1) else set()
+        return RunResult({one.clause: 3.0 * number for one in RUN_CLAUSES}, frozenset(failed))
+
+    monkeypatch.setattr(Simulator, "run", run)
+    found = calibrate(3, 30)
+    assert [(one.runs, one.found, one.others) for one in found.broken] == [
+        (6, 4, 2 if one == "draw.law" else 0) for one in BREAKS
+    ]
+    # log E of 0, 3 and 6: ln 10 = 2.3, ln 33 = 3.5, ln 100 = 4.6.
+    assert [one.reached for one in found.levels[:3]] == [2, 1, 1]
+    assert found.rejections == 0
+    assert not found.holds
 
 
 def test_summary_does_not_hold_when_a_count_is_wrong():
@@ -120,6 +144,25 @@ def test_designs_gain():
     assert len(CASES) == 31
     assert len(lines) == 29
     assert geometric_mean([one.gain for one in lines]) >= 50
+    k_less = next(one for one in lines if one.fault == "top-k keeps one less")
+    # The row draws one of two ids; ln(64e9) / ln 2, but for the steps of 1e-3.
+    assert k_less.designed == pytest.approx(math.log(64e9) / math.log(2), rel=2e-3)
+    assert k_less.typical == pytest.approx(1.04e4, rel=0.01)
+
+
+def test_a_fault_is_left_out_with_what_is_nearly_the_same_law():
+    pair = CASES["temperature 0.8 raised to 0.85"].typical
+    probs = pair.right[:2000] / pair.right[:2000].sum()
+    hot = probs ** (1 / 1.01)
+    pair = LawPair.of(probs, hot)
+    law = _law_case(pair)
+    gone = [
+        one.name
+        for one, weight in zip(law.alternatives, _siblings(law, pair), strict=True)
+        if weight < -600
+    ]
+    assert gone == ["the fault itself", "temperature +1 %"]
+    assert sum(one.weight for one in law.alternatives) <= 1
 
 
 @pytest.mark.statistical
