@@ -225,7 +225,7 @@ def _power_text(found: _PowerTable) -> str:
             "",
             (
                 f"Median of {found.repeats} simulated runs over ln(1e9)/KL, the least that any test "
-                "needs; looks at every 4 % more draws, so a ratio may be 4 % too high, and a few runs "
+                "needs; looks at every 5 % more draws, so a ratio may be 5 % too high, and a few runs "
                 "make a noisy median, below 1 by luck.  *Declared*: one of 64 alternatives, a single "
                 "case at 1e-9.  *Left out*: without it and without alternatives that are nearly the "
                 "same law.  *Generic*: without any alternative.  *In the run*: declared, at the clause "

@@ -8,7 +8,7 @@ import numpy as np
 
 from refsampler.conformance.evidence.arrays import BoolArray, FloatArray, IntArray, frozen
 
-__all__ = ["OUTSIDE", "SKIPPED", "Cells", "RowLaw", "Tally", "masses"]
+__all__ = ["OUTSIDE", "SKIPPED", "Cells", "RowLaw", "Tally", "masses", "sums"]
 
 SKIPPED = -1
 OUTSIDE = -2
@@ -145,10 +145,8 @@ class Cells:
         seen = np.flatnonzero(counts)
         cell, times = self.cell_of_id[seen], counts[seen]
         inside = cell >= 0
-        folded = np.zeros(self.probs.size, dtype=np.int64)
-        np.add.at(folded, cell[inside], times[inside])
         return Tally(
-            counts=folded,
+            counts=sums(cell[inside], times[inside], self.probs.size),
             skipped=int(times[cell == SKIPPED].sum()),
             outside=int(times[cell == OUTSIDE].sum()),
         )
@@ -162,6 +160,11 @@ class Cells:
 def masses(group: IntArray, weight: FloatArray, groups: int) -> FloatArray:
     """Return the summed weight [groups]."""
     return np.asarray(np.bincount(group, weight, groups), dtype=np.float64)
+
+
+def sums(group: IntArray, counts: IntArray, groups: int) -> IntArray:
+    """Return the summed counts [groups], exact below 2^53."""
+    return np.bincount(group, counts, groups).astype(np.int64)
 
 
 def _check(

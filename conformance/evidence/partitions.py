@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray, frozen
-from refsampler.conformance.evidence.cells import Cells, masses
+from refsampler.conformance.evidence.cells import Cells, masses, sums
 
 __all__ = ["Partition", "partitions"]
 
@@ -37,9 +37,7 @@ class Partition:
 
     def fold(self, counts: IntArray) -> IntArray:
         """Return the counts [buckets] of counts [cells]."""
-        folded = np.zeros(self.probs.size, dtype=np.int64)
-        np.add.at(folded, self.bucket_of_cell, counts)
-        return folded
+        return sums(self.bucket_of_cell, counts, self.probs.size)
 
 
 def partitions(cells: Cells) -> tuple[Partition, ...]:

@@ -45,8 +45,8 @@ RUN_CASES: Final = 12
 """Law cases of a run."""
 
 _SAME: Final = 1e-3  # of the fault's divergence: so near, an alternative is the fault itself
-_FIRST_LOOK: Final = 0.02  # of the least number of draws
-_GROWTH: Final = 1.04
+_FIRST_LOOK: Final = 0.04  # of the least number of draws
+_GROWTH: Final = 1.05
 _MOST: Final = 600.0  # times the least number of draws; beyond it a fault counts as not found
 
 
