@@ -23,7 +23,16 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.logits import LogitsRecipe
 from refsampler.request import Request, ThinkingMarkers
 
-__all__ = ["Case", "CaseId", "Hazard", "Layout", "decode_case", "encode_case", "lay_out"]
+__all__ = [
+    "Case",
+    "CaseId",
+    "Hazard",
+    "Layout",
+    "SessionStep",
+    "decode_case",
+    "encode_case",
+    "lay_out",
+]
 
 CaseId = str
 
@@ -49,8 +58,25 @@ class Hazard(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStep:
+    """One step of an engine's session.
+
+    Attributes:
+        ids: of the requests sampled, in row order; who is not running yet is added.
+        removed: ids of the requests that leave before the step.
+
+    """
+
+    ids: tuple[int, ...]
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One input of the suite.
+
+    With `steps` the rows are those of all steps, one after the other; each request stands there as
+    it is at that step, so that its exact law follows from the row alone.
 
     Attributes:
         logits: recipe of the logits, one row a request.
@@ -61,6 +87,7 @@ class Case:
         clauses: clauses that the case speaks about.
         hazard: what a broken backend may do.
         thinking: markers of the model's thinking section.
+        steps: of an engine's session; empty for a batch that is sampled by itself.
 
     """
 
@@ -72,6 +99,7 @@ class Case:
     clauses: tuple[ClauseId, ...] = ()
     hazard: Hazard = Hazard.NONE
     thinking: ThinkingMarkers | None = None
+    steps: tuple[SessionStep, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a case whose rows do not match its requests."""
@@ -79,6 +107,13 @@ class Case:
             msg = (
                 f"requests: {len(self.requests)} are given, allowed is one for each of "
                 f"{len(self.logits.rows)} rows of logits"
+            )
+            raise ValueError(msg)
+        sampled = sum(len(step.ids) for step in self.steps)
+        if self.steps and sampled != len(self.requests):
+            msg = (
+                f"steps: {sampled} rows are sampled, allowed is one for each of "
+                f"{len(self.requests)} requests"
             )
             raise ValueError(msg)
         if self.calls < 1:

@@ -65,6 +65,7 @@ class Tally:
         failed_clauses: clauses of cases that the harness could not judge.
         cases: judged.
         all_draws: of all cases.
+        figures: measured, in words; they gate nothing.
 
     """
 
@@ -77,6 +78,7 @@ class Tally:
     failed_clauses: set[ClauseId] = field(default_factory=set)
     cases: int = 0
     all_draws: int = 0
+    figures: dict[ClauseId, str] = field(default_factory=dict)
 
     def count(self, clauses: tuple[ClauseId, ...], draws: int, seconds: float) -> None:
         """Book a case; the clauses are those for which it is finished."""
@@ -153,7 +155,7 @@ def _decision(
         what = "its cases crashed" if name in tally.crashed else "not all cases ran"
         reason = f"{what}: {done} of {wanted}"
     else:
-        status = Status.PASS
+        status, reason = Status.PASS, tally.figures.get(name, "")
     expected, seen = ("", "") if finding is None else (finding.expected, finding.seen)
     if law and pool.failed and finding is None:
         case = _worst(plan, pool)

@@ -105,12 +105,14 @@ class Judged:
         findings: at most one a clause and set of explanations.
         draws: ids drawn.
         crashed: the subject raised, so the case says nothing about its own clauses.
+        figures: clause and a measured figure in words.
 
     """
 
     findings: tuple[Finding, ...]
     draws: int
     crashed: bool = False
+    figures: tuple[tuple[ClauseId, str], ...] = ()
 
 
 def judge_case(
@@ -121,6 +123,8 @@ def judge_case(
     A crash of the subject is a finding about `output.returns`; on rows without a law an error that
     names them is as good as an id.
     """
+    if check.ask is not None:
+        return _asked(subject, check, case)
     semantics = subject.capabilities.semantics
     key = case.id if case_id is None else case_id
     arrangements = []
@@ -146,6 +150,20 @@ def judge_case(
     for finding in findings:
         first.setdefault((finding.clause, *finding.candidates), finding)
     return Judged(tuple(first.values()), draws)
+
+
+def _asked(subject: OpenSubject, check: Check, case: Case) -> Judged:
+    """Hold a check's own conversation, in the subject's process if it has one."""
+    assert check.ask is not None
+    try:
+        if isinstance(subject, OpenSubject):
+            asked = check.ask(subject, case)
+        else:
+            asked = subject.ask(check.name, case)
+    except SubjectError as error:
+        return Judged((_crash(case, str(error), lawless=False),), 0, crashed=True)
+    first = {(one.clause, *one.candidates): one for one in asked.findings[::-1]}
+    return Judged(tuple(first.values()), asked.draws, figures=asked.figures)
 
 
 def _refuses_by_name(error: SubjectError) -> bool:
@@ -181,6 +199,7 @@ def _run_case(subject: OpenSubject, one: PlannedCase, writer: ReportWriter, tall
     draws = judged.draws
     writer.write(_case_record(one.check, one.case, judged.findings, draws, seconds, planned=one))
     tally.book(one.case, judged.findings)
+    tally.figures.update(judged.figures)
     if judged.crashed:
         tally.crashed |= {*clauses} - {"output.returns"}
         clauses = (ClauseId("output.returns"),)

@@ -10,9 +10,9 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.expected import Expected
-from refsampler.conformance.subject import Draw
+from refsampler.conformance.subject import Draw, OpenSubject
 
-__all__ = ["Arrangement", "Check", "Finding", "Kind", "Trial", "alone", "clause_ids"]
+__all__ = ["Arrangement", "Asked", "Check", "Finding", "Kind", "Trial", "alone", "clause_ids"]
 
 
 class Kind(StrEnum):
@@ -80,6 +80,22 @@ class Trial:
         return self.arrangements[0].case
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a conversation with a backend showed, where sampling a batch does not tell.
+
+    Attributes:
+        findings: clauses broken.
+        draws: ids drawn.
+        figures: clause and a measured figure in words, reported whatever the verdict.
+
+    """
+
+    findings: tuple[Finding, ...] = ()
+    draws: int = 0
+    figures: tuple[tuple[ClauseId, str], ...] = ()
+
+
 def alone(case: Case) -> tuple[Case, ...]:
     """Return the case as its only arrangement."""
     return (case,)
@@ -96,6 +112,7 @@ class Check:
         cases: (capabilities, run seed) -> cases; the same arguments give the same cases.
         judge: what a trial shows beyond what is judged of every case (`checks.rows`).
         arrange: case -> its arrangements, the case first.
+        ask: holds the whole conversation in place of sampling the arrangements, and judges it.
 
     """
 
@@ -105,6 +122,7 @@ class Check:
     cases: Callable[[Capabilities, int], Iterable[Case]]
     judge: Callable[[Trial], tuple[Finding, ...]] | None = None
     arrange: Callable[[Case], tuple[Case, ...]] = alone
+    ask: Callable[[OpenSubject, Case], Asked] | None = None
 
 
 def clause_ids(*names: str) -> tuple[ClauseId, ...]:
