@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-import torch
 
-from refsampler import __version__
 from refsampler.backends.protocol import Subject
 from refsampler.backends.registry import BackendBroken, BackendNotFound, resolve
-from refsampler.clauses import load, select
+from refsampler.clauses import select
 from refsampler.conformance.case import decode_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.law import PROFILES
 from refsampler.conformance.commands import Format, format_option
 from refsampler.conformance.commands.verdict_table import markdown, plan_lines, show
-from refsampler.conformance.decisions import Decision, exit_code, headline
-from refsampler.conformance.plan import Plan, alpha, make_plan
+from refsampler.conformance.decisions import exit_code, headline
+from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import (
     CaseRecord,
-    Footer,
     Header,
     LawRecord,
     ReportWriter,
-    VerdictRecord,
     read_report,
+)
+from refsampler.conformance.reporting.records import (
+    footer_record,
+    header_record,
+    verdict_record,
 )
 from refsampler.conformance.runner import Outcome, judge_case, run
 from refsampler.conformance.subject import OpenSubject
-from refsampler.conformance.verdict import ExitCode, LogE
+from refsampler.conformance.threads import one_thread
+from refsampler.conformance.verdict import ExitCode
 
 __all__ = ["check", "plan", "replay", "smoke"]
 
@@ -74,17 +74,6 @@ def _planned(subject: Subject, profile: str, glob: str, seed: int | None) -> Pla
     return make_plan(subject.capabilities, profile=profile, glob=glob, run_seed=run_seed)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread: the tensors are small, and idle threads that spin slow a busy host."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @click.command()
 @click.argument("backend")
 @_seed
@@ -96,7 +85,7 @@ def smoke(backend: str, seed: int | None) -> None:
     opened = OpenSubject(subject, secrets.randbits(31) if seed is None else seed)
     checks = {one.name: one for one in all_checks()}
     failed = False
-    with _one_thread():
+    with one_thread():
         for words, names, clause in _SMOKE:
             cases = [
                 (checks[name], case)
@@ -173,7 +162,7 @@ def check(
     error, 5 nothing ran.
     """
     subject = _open(backend)
-    with _one_thread():
+    with one_thread():
         made = _planned(subject, profile, glob, seed)
         if form == "pretty":
             for line in plan_lines(made):
@@ -181,7 +170,7 @@ def check(
         where = _RUNS / subject.capabilities.name if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)
         with ReportWriter((where / _REPORT).open("wb")) as writer:
-            writer.write(_header(made, backend, time_budget))
+            writer.write(header_record(made, backend, time_budget))
             with _progress(form) as progress:
                 outcome = run(
                     OpenSubject(subject, made.run_seed),
@@ -193,8 +182,8 @@ def check(
             code = exit_code(outcome.decisions, outcome.errors)
             line = headline(outcome.decisions, code)
             for decision in outcome.decisions:
-                writer.write(_verdict(decision))
-            writer.write(_footer(outcome, code, line))
+                writer.write(verdict_record(decision))
+            writer.write(footer_record(outcome, code, line))
     page = markdown(outcome.decisions, f"{subject.capabilities.name}: verdicts", line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
     _print(form, outcome, page, line, where)
@@ -203,7 +192,7 @@ def check(
 
 def _print(form: Format, outcome: Outcome, page: str, line: str, where: Path) -> None:
     if form == "json":
-        records = [_verdict(one) for one in outcome.decisions]
+        records = [verdict_record(one) for one in outcome.decisions]
         click.echo(msgspec.json.encode({"headline": line, "verdicts": records}))
         return
     if form == "markdown":
@@ -260,7 +249,7 @@ def replay(
     if name not in checks:
         raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
     subject = OpenSubject(_open(spec), run_seed)
-    with _one_thread():
+    with one_thread():
         judged = judge_case(subject, checks[name], found)
     click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
     for finding in judged.findings:
@@ -286,61 +275,3 @@ def _find(report: Path, case: str) -> tuple[Header | None, CaseRecord | LawRecor
         if isinstance(record, CaseRecord | LawRecord) and record.id.startswith(case):
             return header, record
     return header, None
-
-
-def _header(made: Plan, spec: str, time_budget: float | None) -> Header:
-    capabilities, contract = made.capabilities, load()
-    return Header(
-        backend=capabilities.name,
-        backend_version=capabilities.version,
-        spec=spec,
-        level=capabilities.level,
-        device=capabilities.device,
-        semantics=capabilities.semantics.profile,
-        delta=capabilities.delta,
-        floor=capabilities.floor,
-        refsampler=__version__,
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
-        contract=contract.version,
-        contract_digest=contract.digest,
-        profile=made.profile,
-        clauses=made.glob,
-        run_seed=made.run_seed,
-        time_budget=time_budget,
-        alpha=alpha(made),
-        charge=made.charge,
-        planned={str(clause): count for clause, count in made.planned.items()},
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def _verdict(decision: Decision) -> VerdictRecord:
-    verdict = decision.verdict
-    evidence = verdict.certainty if isinstance(verdict.certainty, LogE) else None
-    alarm = 0.0 if isinstance(verdict.certainty, LogE) else verdict.certainty.false_alarm
-    return VerdictRecord(
-        clause=verdict.clause,
-        status=str(verdict.status),
-        reason=decision.reason or verdict.effect,
-        case=verdict.case,
-        log_e=None if evidence is None else evidence.log_e,
-        log_threshold=None if evidence is None else evidence.log_threshold,
-        false_alarm=alarm,
-        cases=decision.cases,
-        draws=verdict.draws,
-        would_see=tuple((one.bias, one.probability) for one in verdict.would_see),
-        replay=verdict.replay,
-    )
-
-
-def _footer(outcome: Outcome, code: int, line: str) -> Footer:
-    return Footer(
-        exit_code=code,
-        headline=line,
-        cases=outcome.cases,
-        draws=outcome.draws,
-        seconds=round(outcome.seconds, 3),
-        error=outcome.errors[0] if outcome.errors else None,
-    )

@@ -1,0 +1,3 @@
+"""What is made of decisions: records, JUnit files."""
+
+__all__: list[str] = []

@@ -1,0 +1,79 @@
+"""From the plan, the decisions and the outcome of a run to lines of its report."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+
+import torch
+
+from refsampler import __version__
+from refsampler.clauses import load
+from refsampler.conformance.decisions import Decision
+from refsampler.conformance.plan import Plan, alpha
+from refsampler.conformance.records import Footer, Header, VerdictRecord
+from refsampler.conformance.runner import Outcome
+from refsampler.conformance.verdict import LogE
+
+__all__ = ["footer_record", "header_record", "verdict_record"]
+
+
+def header_record(made: Plan, spec: str, time_budget: float | None) -> Header:
+    """Return the first line of a report: what runs, where and with which seed."""
+    capabilities, contract = made.capabilities, load()
+    return Header(
+        backend=capabilities.name,
+        backend_version=capabilities.version,
+        spec=spec,
+        level=capabilities.level,
+        device=capabilities.device,
+        semantics=capabilities.semantics.profile,
+        delta=capabilities.delta,
+        floor=capabilities.floor,
+        refsampler=__version__,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        contract=contract.version,
+        contract_digest=contract.digest,
+        profile=made.profile,
+        clauses=made.glob,
+        run_seed=made.run_seed,
+        time_budget=time_budget,
+        alpha=alpha(made),
+        charge=made.charge,
+        planned={str(clause): count for clause, count in made.planned.items()},
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def verdict_record(decision: Decision) -> VerdictRecord:
+    """Return a decision as a line of a report."""
+    verdict = decision.verdict
+    evidence = verdict.certainty if isinstance(verdict.certainty, LogE) else None
+    alarm = 0.0 if isinstance(verdict.certainty, LogE) else verdict.certainty.false_alarm
+    return VerdictRecord(
+        clause=verdict.clause,
+        status=str(verdict.status),
+        reason=decision.reason or verdict.effect,
+        case=verdict.case,
+        log_e=None if evidence is None else evidence.log_e,
+        log_threshold=None if evidence is None else evidence.log_threshold,
+        false_alarm=alarm,
+        cases=decision.cases,
+        draws=verdict.draws,
+        would_see=tuple((one.bias, one.probability) for one in verdict.would_see),
+        replay=verdict.replay,
+    )
+
+
+def footer_record(outcome: Outcome, code: int, line: str) -> Footer:
+    """Return the last line of a report: how the run ended."""
+    return Footer(
+        exit_code=code,
+        headline=line,
+        cases=outcome.cases,
+        draws=outcome.draws,
+        seconds=round(outcome.seconds, 3),
+        error=outcome.errors[0] if outcome.errors else None,
+    )
