@@ -196,8 +196,8 @@ class IsolatedSubject:
 
     def _failure(self, answer: Failed) -> Exception:
         match answer.kind:
-            case "raised":
-                return SubjectError(answer.words)
+            case "raised" | "refused":
+                return SubjectError(answer.words, refused=answer.kind == "refused")
             case "memory":
                 return SubjectOutOfMemory(answer.words, self._memory_bytes)
             case "garbage":

@@ -51,7 +51,7 @@ _LARGEST_BODY: Final = 2**36
 PREFIX_SIZE: Final = _PREFIX.size
 
 
-FailureKind = Literal["absent", "broken", "raised", "memory", "garbage", "harness"]
+FailureKind = Literal["absent", "broken", "raised", "refused", "memory", "garbage", "harness"]
 
 
 class Unreadable(ValueError):  # noqa: N818 - reads as what the message is
@@ -117,7 +117,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         kind: `absent` no such backend, `broken` it cannot be opened, `raised` by the backend,
-            `memory` could not be had, `garbage` came out of the backend, `harness` is our fault.
+            `refused` by it as an input, `memory` could not be had, `garbage` came out of the backend, `harness` is our fault.
         words: what happened.
 
     """

@@ -74,7 +74,8 @@ class _Worker:
                 return from_draw(self._subject.sample(case, question.call, question.key))
             return _drawn(self._subject, case, question)
         except SubjectError as error:
-            return _failed("memory" if _is_memory(error.__cause__) else "raised", str(error)), b""
+            kind: FailureKind = "refused" if error.refused else "raised"
+            return _failed("memory" if _is_memory(error.__cause__) else kind, str(error)), b""
         except Unreadable as error:
             return _failed("garbage", str(error)), b""
         except Exception as error:  # noqa: BLE001 - the parent decides what a fault of ours costs

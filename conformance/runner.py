@@ -169,7 +169,7 @@ def _asked(subject: OpenSubject, check: Check, case: Case) -> Judged:
 def _refuses_by_name(error: SubjectError) -> bool:
     """Whether the backend said which input it refuses (clause `nonfinite.contained`)."""
     named = any(word in str(error) for word in ("logits", "row"))
-    return named and isinstance(error.__cause__, ValueError | TypeError)
+    return named and error.refused
 
 
 def _crash(case: Case, words: str, *, lawless: bool) -> Finding:

@@ -27,6 +27,7 @@ from refsampler.backends.protocol import (
     Rows,
     Subject,
 )
+from refsampler.conformance.answers import read_drawn, read_output
 from refsampler.conformance.case import Case, Layout, lay_out
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
@@ -37,7 +38,17 @@ __all__ = ["Draw", "OpenSubject", "SubjectError", "derived_seed"]
 
 
 class SubjectError(Exception):
-    """The backend raised on a legal call; the cause is the backend's own exception."""
+    """The backend raised on a legal call; the cause is the backend's own exception.
+
+    Args:
+        words: what happened; the first line says it.
+        refused: it raised ValueError or TypeError, as one refuses an input.
+
+    """
+
+    def __init__(self, words: str, *, refused: bool = False) -> None:
+        super().__init__(words)
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +195,11 @@ class OpenSubject:
         before = logits.clone() if watch else logits
         try:
             output = self.backend.sample(logits, metadata)
-        except Exception as error:
-            raise SubjectError(_words(error)) from error
-        ids, form = _read_ids(output.sampled_token_ids, (len(logits), 1), (torch.int32,))
-        return Draw(ids, output, None, watch and not _same_bits(before, logits), form)
+        except (Exception, SystemExit) as error:
+            raise _raised(error) from error
+        read = read_output(output, *logits.shape)
+        changed = watch and not _same_bits(before, logits)
+        return Draw(read.ids, read.output, None, changed, read.form)
 
     def _from_session(self, logits: Tensor, requests: Sequence[Request], seed: int) -> Draw:
         assert isinstance(self.backend, Engine)
@@ -198,10 +210,10 @@ class OpenSubject:
                 session.add(row, request)
             output = session.sample(range(len(requests)), logits)
             session.close()
-        except Exception as error:
-            raise SubjectError(_words(error)) from error
-        ids, form = _read_ids(output.sampled_token_ids, (len(logits), 1), (torch.int32,))
-        return Draw(ids, output, None, not _same_bits(before, logits), form)
+        except (Exception, SystemExit) as error:
+            raise _raised(error) from error
+        read = read_output(output, *logits.shape)
+        return Draw(read.ids, read.output, None, not _same_bits(before, logits), read.form)
 
 
 class _Watched:
@@ -228,13 +240,12 @@ class _Watched:
         before = handed.clone() if self._watch else handed
         try:
             result = self._kernel.draw(handed, rows)
-        except Exception as error:
-            raise SubjectError(_words(error)) from error
-        drawn = result if isinstance(result, Drawn) else Drawn(result)
+        except (Exception, SystemExit) as error:
+            raise _raised(error) from error
         self.changed = self._watch and not _same_bits(before, handed)
         shape = (len(logits),)
-        self.ids, self.form = _read_ids(drawn.ids, shape, (torch.int32, torch.int64))
-        self.processed = drawn.processed_logits
+        read = read_drawn(result, *logits.shape)
+        self.ids, self.processed, self.form = read.ids, read.processed, read.form
         self.own = self._owned(rows)
         safe = self.ids if self.ids.shape == shape else np.zeros(shape, np.int64)
         usable = torch.from_numpy(safe.clip(0, logits.shape[1] - 1)).to(logits.device)
@@ -248,25 +259,13 @@ class _Watched:
         return self._temperature.cpu().numpy() >= GREEDY_EPSILON
 
 
-def _read_ids(
-    ids: object, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
-) -> tuple[Int64[np.ndarray, " num_tokens"], str]:
-    """Return the ids as far as they can be read, and what is wrong with their form."""
-    if not isinstance(ids, Tensor):
-        return np.empty(0, np.int64), f"{type(ids).__name__} in place of a tensor"
-    form = ""
-    if tuple(ids.shape) != shape or ids.dtype not in dtypes:
-        form = f"{str(ids.dtype).removeprefix('torch.')} {list(ids.shape)}"
-    if ids.numel() != shape[0] or ids.dtype.is_floating_point or ids.dtype.is_complex:
-        return np.empty(0, np.int64), form
-    return ids.detach().reshape(-1).cpu().numpy().astype(np.int64), form
-
-
 def _same_bits(before: Tensor, after: Tensor) -> bool:
     """Compare bit for bit, so that a NaN equals itself."""
     bits = torch.int32 if before.element_size() == 4 else torch.int16
     return torch.equal(before.contiguous().view(bits), after.contiguous().view(bits))
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _raised(error: BaseException) -> SubjectError:
+    """Return what the backend raised, in words; `sys.exit` in a backend is an error like others."""
+    refused = isinstance(error, ValueError | TypeError)
+    return SubjectError(f"{type(error).__name__}: {error}", refused=refused)

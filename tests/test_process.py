@@ -232,8 +232,6 @@ def test_a_right_kernel_draws_the_same_bits_in_its_own_process():
     ("number", "kind", "words"),
     [
         (RAISES, SubjectError, r"^ArithmeticError: no such luck \?$"),
-        (GARBAGE, SubjectGarbage, "sampled_token_ids: str in place of a tensor"),
-        (GARBAGE_PART, SubjectGarbage, "^unreadable answer: valid: list in place of a tensor$"),
         pytest.param(
             ONE_BIG_BLOCK,
             SubjectOutOfMemory,
@@ -250,6 +248,18 @@ def test_what_the_child_survives_leaves_it_running(wrong, expected, number, kind
     assert type(caught.value) is kind
     np.testing.assert_array_equal(wrong.sample(PLAIN, 0, "k").ids, expected)
     assert wrong.pid == pid
+
+
+@pytest.mark.parametrize(
+    ("number", "form"),
+    [
+        (GARBAGE, "str in place of a tensor"),
+        (GARBAGE_PART, "valid: list in place of a tensor"),
+    ],
+)
+def test_rubbish_comes_back_as_a_wrong_form(wrong, number, form):
+    draw = wrong.sample(mode(number), 0, "k")
+    assert (draw.output, draw.form) == (None, form)
 
 
 def test_prints_do_not_get_between(wrong, expected):
