@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from refsampler.backends.protocol import (
     Feature,
     Kernel,
     Rows,
+    Session,
     Subject,
 )
 from refsampler.conformance.answers import read_drawn, read_output
@@ -34,7 +35,11 @@ from refsampler.params import GREEDY_EPSILON
 from refsampler.request import Request
 from refsampler.sampler import Sampler, SamplerOutput
 
-__all__ = ["Draw", "OpenSubject", "SubjectError", "derived_seed"]
+__all__ = ["Draw", "OpenSubject", "SubjectError", "derived_seed", "seeded"]
+
+
+_LONG_LIVED = 256
+"""Requests of the session from which an engine's laws are drawn."""
 
 
 class SubjectError(Exception):
@@ -77,6 +82,24 @@ def derived_seed(*parts: int | str) -> int:
     return int.from_bytes(digest[:4]) >> 1
 
 
+@contextmanager
+def seeded(seed: int, on: str) -> Iterator[None]:
+    """Seed torch's default generators inside, and leave them as they were outside."""
+    device = torch.device(on)
+    if device.type != "cpu":
+        with torch.random.fork_rng(devices=[device], device_type=device.type):
+            torch.manual_seed(seed)
+            yield
+        return
+    # torch.manual_seed would also queue a seed, with a stack trace, for GPUs that nobody uses
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
 class OpenSubject:
     """A backend that is ready to be asked.
 
@@ -96,6 +119,7 @@ class OpenSubject:
         self.capabilities: Capabilities = backend.capabilities
         self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
         self._named: tuple[Case, str] | None = None
+        self._session: tuple[tuple[str, int], Session, Tensor] | None = None
 
     def sample(self, case: Case, call: int, key: str) -> Draw:
         """Sample the case's batch once, from fresh request state.
@@ -130,9 +154,8 @@ class OpenSubject:
         """
         seed = derived_seed(self.run_seed, self._id(case), "law", call)
         if self.capabilities.level == 3:
-            logits = case.build_logits(self.capabilities.device).expand(rows, -1).contiguous()
             with self._seeded(seed):
-                return self._from_session(logits, case.requests * rows, seed).ids
+                return self._from_long_session(case, rows, seed, first=call == 0)
         logits, metadata = self._replicate(case, rows)
         handed = logits.clone() if Feature.IN_PLACE in self.capabilities.features else logits
         with self._seeded(seed):
@@ -158,22 +181,8 @@ class OpenSubject:
             self._replicated = (key, one.expand(rows, -1).contiguous(), metadata)
         return self._replicated[1:]
 
-    @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
-        """Seed torch's default generators inside, and leave them as they were outside."""
-        device = torch.device(self.capabilities.device)
-        if device.type != "cpu":
-            with torch.random.fork_rng(devices=[device], device_type=device.type):
-                torch.manual_seed(seed)
-                yield
-            return
-        # torch.manual_seed would also queue a seed, with a stack trace, for GPUs that nobody uses
-        before = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(before)
+    def _seeded(self, seed: int) -> AbstractContextManager[None]:
+        return seeded(seed, self.capabilities.device)
 
     def _from_metadata(
         self, logits: Tensor, metadata: SamplingMetadata, layout: Layout, *, watch: bool = True
@@ -214,6 +223,41 @@ class OpenSubject:
             raise _raised(error) from error
         read = read_output(output, *logits.shape)
         return Draw(read.ids, read.output, None, not _same_bits(before, logits), read.form)
+
+    def _from_long_session(
+        self, case: Case, rows: int, seed: int, *, first: bool
+    ) -> Int64[np.ndarray, " rows"]:
+        """Sample a few hundred requests again and again; nothing is accepted, so nothing changes.
+
+        Admitting a request costs more than a row's draw, and no engine runs 2^15 of them.
+        """
+        assert isinstance(self.backend, Engine)
+        count = min(rows, _LONG_LIVED)
+        try:
+            if first or self._session is None or self._session[0] != (self._id(case), count):
+                self._close_session()
+                session = self.backend.open(case.logits.vocab, seed)
+                for row, request in enumerate(case.requests * count):
+                    session.add(row, request)
+                logits = case.build_logits(self.capabilities.device).expand(count, -1)
+                self._session = ((self._id(case), count), session, logits.contiguous())
+            _, session, logits = self._session
+            steps = range(-(-rows // count))
+            outputs = [session.sample(range(count), logits.clone()) for _ in steps]
+        except (Exception, SystemExit) as error:
+            self._session = None
+            raise _raised(error) from error
+        answers = [read_output(output, *logits.shape) for output in outputs]
+        for read in answers:
+            if len(read.ids) != count:
+                raise SubjectError(f"{count} rows gave {len(read.ids)} ids: {read.form}")
+        return np.concatenate([read.ids for read in answers])[:rows]
+
+    def _close_session(self) -> None:
+        """Let go of the session whose case is done."""
+        before, self._session = self._session, None
+        if before is not None:
+            before[1].close()
 
 
 class _Watched:

@@ -17,7 +17,7 @@ from refsampler.conformance.designed.logprobs import logprobs_cases
 from refsampler.conformance.subject import Draw
 from refsampler.params import SamplingParams
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "Columns", "close", "judge_draw", "judge_row"]
 
 _ABSOLUTE = 2e-5
 _RELATIVE = 2.0**-22
@@ -39,7 +39,7 @@ def _silent(case: Case) -> tuple[Case, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class Columns:
     """One row of the result; padding is left out."""
 
     ids: np.ndarray
@@ -50,13 +50,14 @@ class _Columns:
 def _judge(trial: Trial) -> tuple[Finding, ...]:
     """Judge every row's columns, then that asking changed no id."""
     asking = trial.arrangements[0]
-    findings = [found for draw in asking.draws for found in _judge_draw(asking.case, draw)]
+    findings = [found for draw in asking.draws for found in judge_draw(asking.case, draw)]
     findings += _judge_neutral(trial)
     first = {finding.clause: finding for finding in findings[::-1]}
     return tuple(first.values())
 
 
-def _judge_draw(case: Case, draw: Draw) -> Iterator[Finding]:
+def judge_draw(case: Case, draw: Draw) -> Iterator[Finding]:
+    """Judge the raw logprobs of a batch, row by row."""
     if len(draw.ids) != len(case.requests):
         return
     tensors = draw.output.logprobs_tensors if draw.output is not None else None
@@ -71,23 +72,24 @@ def _judge_draw(case: Case, draw: Draw) -> Iterator[Finding]:
     if ids.size == 0:
         if values.shape != exact.shape:
             yield _finding("logprobs.gather", f"full rows {exact.shape}", f"{values.shape}", 0)
-        elif not _close(values, exact).all():
+        elif not close(values, exact).all():
             yield _finding("logprobs.raw", "log-softmax of the logits given", "other values", 0)
         return
     ranks = tensors.selected_token_ranks.cpu().numpy()
     for row, request in enumerate(case.requests):
         kept = valid[row]
-        columns = _Columns(ids[row][kept], values[row][kept], int(ranks[row]))
-        yield from _judge_row(row, request.params, int(draw.ids[row]), columns, exact[row])
+        columns = Columns(ids[row][kept], values[row][kept], int(ranks[row]))
+        yield from judge_row(row, request.params, int(draw.ids[row]), columns, exact[row])
 
 
-def _judge_row(
+def judge_row(
     row: int,
     params: SamplingParams,
     sampled: int,
-    columns: _Columns,
+    columns: Columns,
     exact: Float64[np.ndarray, " vocab"],
 ) -> Iterator[Finding]:
+    """Judge what one row got, against the values that its mode shows in float64."""
     listed = params.logprob_token_ids
     if params.logprobs is None and not listed:
         return
@@ -101,12 +103,12 @@ def _judge_row(
     else:
         best = np.sort(exact)[::-1][:count]
         given = np.unique(columns.ids[1 : 1 + count])
-        if len(given) < count or not _close(np.sort(exact[given])[::-1], best).all():
+        if len(given) < count or not close(np.sort(exact[given])[::-1], best).all():
             seen = f"{columns.ids[1:]}"
             yield _finding("logprobs.gather", f"the {count} most probable ids", seen, row)
     right = exact[columns.ids]
-    if not _close(columns.values, right).all():
-        at = int(np.flatnonzero(~_close(columns.values, right))[0])
+    if not close(columns.values, right).all():
+        at = int(np.flatnonzero(~close(columns.values, right))[0])
         token = columns.ids[at]
         seen = f"{columns.values[at]:.7g} for id {token}"
         yield _finding("logprobs.raw", f"{right[at]:.7g} for id {token}", seen, row)
@@ -133,7 +135,7 @@ def _finding(clause: str, expected: str, seen: str, row: int) -> Finding:
     return Finding(ClauseId(clause), expected, seen, row=row)
 
 
-def _close(values: np.ndarray, exact: np.ndarray) -> np.ndarray:
+def close(values: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Compare as float32 log-softmax allows; equal infinities are close, NaN is not."""
     with np.errstate(invalid="ignore"):
         near = np.abs(values - exact) <= _ABSOLUTE + _RELATIVE * np.abs(exact)

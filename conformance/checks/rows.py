@@ -22,7 +22,7 @@ from refsampler.conformance.checks.base import Arrangement, Finding, Kind, Trial
 from refsampler.conformance.checks.expected import RowExpected
 from refsampler.conformance.checks.standing import owned_clauses
 
-__all__ = ["EVERY_CASE", "draw_charge", "judge_rows"]
+__all__ = ["EVERY_CASE", "draw_charge", "judge_calls", "judge_rows"]
 
 EVERY_CASE = clause_ids(
     "output.form", "output.range", "output.returns", "input.untouched", "draw.support"
@@ -47,7 +47,7 @@ def judge_rows(trial: Trial) -> tuple[Finding, ...]:
     """Judge every row of every arrangement against its exact law, never side against side."""
     findings: list[Finding] = []
     for place, arrangement in enumerate(trial.arrangements):
-        findings += _judge_calls(trial.capabilities, arrangement)
+        findings += judge_calls(trial.capabilities, arrangement)
         blamed = any(finding.candidates for finding in findings)
         if blamed:
             # what is wrong alone is wrong in every arrangement, and was said
@@ -58,7 +58,8 @@ def judge_rows(trial: Trial) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _judge_calls(capabilities: Capabilities, arrangement: Arrangement) -> Iterator[Finding]:
+def judge_calls(capabilities: Capabilities, arrangement: Arrangement) -> Iterator[Finding]:
+    """Judge form, untouched input and range of every call."""
     vocab = arrangement.case.logits.vocab
     rows = len(arrangement.case.requests)
     right = f"int32 or int64 [{rows}]" if capabilities.level == 1 else f"int32 [{rows}, 1]"
