@@ -31,6 +31,8 @@ from refsampler.backends.process_child import (
     SubjectTimedOut,
 )
 from refsampler.backends.process_messages import (
+    Answer,
+    Converse,
     Drew,
     Failed,
     Law,
@@ -38,6 +40,7 @@ from refsampler.backends.process_messages import (
     Opened,
     Question,
     Sample,
+    Told,
     Unreadable,
     as_draw,
     as_ids,
@@ -47,6 +50,7 @@ from refsampler.backends.process_messages import (
 from refsampler.backends.protocol import Capabilities
 from refsampler.backends.registry import BackendBroken, BackendNotFound
 from refsampler.conformance.case import Case, encode_case
+from refsampler.conformance.checks.base import Asked
 from refsampler.conformance.subject import Draw, SubjectError
 
 __all__ = [
@@ -144,8 +148,7 @@ class IsolatedSubject:
             WorkerFault: the harness failed.
 
         """
-        question = Sample(self._encode(case), call, key)
-        return self._ask(question, as_draw)
+        return self._ask(Sample(self._encode(case), call, key), _drew(as_draw))
 
     def sample_many(self, case: Case, rows: int, call: int) -> Int64[np.ndarray, " rows"]:
         """Draw `rows` ids from the law of a case of one row, as `OpenSubject.sample_many` does.
@@ -157,8 +160,19 @@ class IsolatedSubject:
             WorkerFault: the harness failed.
 
         """
-        question = Law(self._encode(case), rows, call)
-        return self._ask(question, as_ids)
+        return self._ask(Law(self._encode(case), rows, call), _drew(as_ids))
+
+    def ask(self, check: str, case: Case) -> Asked:
+        """Hold the conversation of the check of that name.
+
+        Raises:
+            SubjectError: the backend raised.
+            SubjectEnded: the backend gave no answer that can be read; the class says why.
+            SubjectDidNotOpen: the backend could not be opened again.
+            WorkerFault: the harness failed.
+
+        """
+        return self._ask(Converse(check, self._encode(case)), _told)
 
     def close(self) -> None:
         """Let the child end; it is killed if it does not within five seconds."""
@@ -176,7 +190,7 @@ class IsolatedSubject:
     ) -> None:
         self.close()
 
-    def _ask(self, question: Question, read: Callable[[Drew, bytes], _Read]) -> _Read:
+    def _ask(self, question: Question, read: Callable[[Answer, bytes], _Read]) -> _Read:
         """Put a question to a living child and read the answer."""
         child = self._ready()
         header, body = child.ask(framed(question), self._timeout_s)
@@ -186,13 +200,11 @@ class IsolatedSubject:
             child.end()
             raise SubjectGarbage(str(error), child.last_lines) from error
 
-    def _read(self, header: bytes, body: bytes, read: Callable[[Drew, bytes], _Read]) -> _Read:
+    def _read(self, header: bytes, body: bytes, read: Callable[[Answer, bytes], _Read]) -> _Read:
         answer = read_answer(header)
         if isinstance(answer, Failed):
             raise self._failure(answer)
-        if isinstance(answer, Drew):
-            return read(answer, body)
-        raise Unreadable(f"{type(answer).__name__} in place of a draw")
+        return read(answer, body)
 
     def _failure(self, answer: Failed) -> Exception:
         match answer.kind:
@@ -253,3 +265,20 @@ class IsolatedSubject:
         if self._encoded is None or self._encoded[0] is not case:
             self._encoded = (case, msgspec.Raw(encode_case(case)))
         return self._encoded[1]
+
+
+def _drew(read: Callable[[Drew, bytes], _Read]) -> Callable[[Answer, bytes], _Read]:
+    """Return the reader that takes draws only."""
+
+    def checked(answer: Answer, body: bytes) -> _Read:
+        if not isinstance(answer, Drew):
+            raise Unreadable(f"{type(answer).__name__} in place of a draw")
+        return read(answer, body)
+
+    return checked
+
+
+def _told(answer: Answer, _: bytes) -> Asked:
+    if not isinstance(answer, Told):
+        raise Unreadable(f"{type(answer).__name__} in place of what a conversation showed")
+    return answer.asked

@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from refsampler.backends.protocol import Capabilities
+from refsampler.conformance.checks.base import Asked
 from refsampler.conformance.subject import Draw
 from refsampler.logprobs import LogprobsTensors
 from refsampler.sampler import SamplerOutput
@@ -25,6 +26,7 @@ from refsampler.sampler import SamplerOutput
 __all__ = [
     "PREFIX_SIZE",
     "Answer",
+    "Converse",
     "Drew",
     "Failed",
     "FailureKind",
@@ -33,6 +35,7 @@ __all__ = [
     "Opened",
     "Question",
     "Sample",
+    "Told",
     "Unreadable",
     "as_draw",
     "as_ids",
@@ -93,6 +96,13 @@ class Law(msgspec.Struct, frozen=True, tag=True):
     call: int
 
 
+class Converse(msgspec.Struct, frozen=True, tag=True):
+    """A check's own conversation with the subject; the case is its canonical JSON."""
+
+    check: str
+    case: msgspec.Raw
+
+
 class Opened(msgspec.Struct, frozen=True, tag=True):
     """The subject is open."""
 
@@ -112,6 +122,12 @@ class Drew(msgspec.Struct, frozen=True, tag=True):
     form: str = ""
 
 
+class Told(msgspec.Struct, frozen=True, tag=True):
+    """What a conversation showed."""
+
+    asked: Asked
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """A question without an answer; the process lives on.
 
@@ -126,8 +142,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     words: str
 
 
-Question = Open | Sample | Law
-Answer = Opened | Drew | Failed
+Question = Open | Sample | Law | Converse
+Answer = Opened | Drew | Told | Failed
 
 
 def framed(header: Question | Answer, body: bytes = b"") -> bytes:

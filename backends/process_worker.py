@@ -17,6 +17,7 @@ import torch
 from refsampler.backends.limits import bound_allocations, forbid_core_dumps
 from refsampler.backends.process_messages import (
     Answer,
+    Converse,
     Failed,
     FailureKind,
     Law,
@@ -24,6 +25,7 @@ from refsampler.backends.process_messages import (
     Opened,
     Question,
     Sample,
+    Told,
     Unreadable,
     framed,
     from_draw,
@@ -32,6 +34,7 @@ from refsampler.backends.process_messages import (
 )
 from refsampler.backends.registry import BackendNotFound, resolve
 from refsampler.conformance.case import Case, decode_case
+from refsampler.conformance.checks import all_checks
 from refsampler.conformance.subject import OpenSubject, SubjectError
 
 __all__ = ["main"]
@@ -70,9 +73,7 @@ class _Worker:
                 return self._open(question), b""
             assert self._subject is not None
             case = self._case(bytes(question.case))
-            if isinstance(question, Sample):
-                return from_draw(self._subject.sample(case, question.call, question.key))
-            return _drawn(self._subject, case, question)
+            return _answered(self._subject, case, question)
         except SubjectError as error:
             kind: FailureKind = "refused" if error.refused else "raised"
             return _failed("memory" if _is_memory(error.__cause__) else kind, str(error)), b""
@@ -106,8 +107,22 @@ class _Worker:
         return self._last[1]
 
 
-def _drawn(subject: OpenSubject, case: Case, question: Law) -> tuple[Answer, bytes]:
-    return from_ids(subject.sample_many(case, question.rows, question.call))
+def _answered(
+    subject: OpenSubject, case: Case, question: Sample | Law | Converse
+) -> tuple[Answer, bytes]:
+    """Put the question to the subject."""
+    if isinstance(question, Sample):
+        return from_draw(subject.sample(case, question.call, question.key))
+    if isinstance(question, Law):
+        return from_ids(subject.sample_many(case, question.rows, question.call))
+    return _conversed(subject, case, question.check), b""
+
+
+def _conversed(subject: OpenSubject, case: Case, name: str) -> Answer:
+    """Hold the conversation of the check of that name."""
+    check = next(one for one in all_checks() if one.name == name)
+    assert check.ask is not None
+    return Told(check.ask(subject, case))
 
 
 def _failed(kind: FailureKind, words: str) -> Failed:

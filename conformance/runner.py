@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from refsampler.backends.process import SubjectDidNotOpen, WorkerFault
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
@@ -26,10 +27,11 @@ from refsampler.conformance.decisions import Decision, Tally, decide
 from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.law import LawProcess
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
+from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord, ReportWriter
 from refsampler.conformance.strategies import shrink
-from refsampler.conformance.subject import OpenSubject, SubjectError
+from refsampler.conformance.subject import SubjectError
 
 __all__ = ["Judged", "Outcome", "judge_case", "run"]
 
@@ -59,12 +61,13 @@ class Outcome:
 
 
 def run(
-    subject: OpenSubject,
+    subject: AskedSubject,
     plan: Plan,
     writer: ReportWriter,
     *,
     time_budget: float | None = None,
     progress: Callable[[int, int], None] = lambda _done, _planned: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Run a plan.
 
@@ -74,6 +77,7 @@ def run(
         writer: takes every record.
         time_budget: seconds after which no new case starts; None is no limit.
         progress: told how many cases of how many are done.
+        stop: asked before each case whether to end here; what is left is INCONCLUSIVE.
 
     """
     started = time.monotonic()
@@ -81,17 +85,18 @@ def run(
     tally = Tally()
     planned = len(plan.cases) + len(plan.laws)
     for number, one in enumerate(plan.cases):
-        if _late(deadline):
+        if _late(deadline) or stop():
             break
         _run_case(subject, one, writer, tally)
         progress(number + 1, planned)
     pool = ClausePool(equal_weights(one.case.id for one in plan.laws), BANK, plan.log_threshold)
     for number, law in enumerate(plan.laws):
-        if _late(deadline) or pool.failed:
+        if _late(deadline) or pool.failed or stop():
             break
         _run_law(subject, law, writer, tally, pool, deadline)
         progress(len(plan.cases) + number + 1, planned)
-    _shrink_generated(subject, plan, writer, tally)
+    if not (_late(deadline) or stop()):
+        _shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started
     decisions = tuple(decide(plan, tally, pool))
     return Outcome(decisions, tally.cases, tally.all_draws, seconds, tuple(tally.errors))
@@ -116,7 +121,7 @@ class Judged:
 
 
 def judge_case(
-    subject: OpenSubject, check: Check, case: Case, case_id: CaseId | None = None
+    subject: AskedSubject, check: Check, case: Case, case_id: CaseId | None = None
 ) -> Judged:
     """Draw a case in all its arrangements and judge it.
 
@@ -152,14 +157,10 @@ def judge_case(
     return Judged(tuple(first.values()), draws)
 
 
-def _asked(subject: OpenSubject, check: Check, case: Case) -> Judged:
-    """Hold a check's own conversation, in the subject's process if it has one."""
-    assert check.ask is not None
+def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
+    """Hold a check's own conversation, and judge it."""
     try:
-        if isinstance(subject, OpenSubject):
-            asked = check.ask(subject, case)
-        else:
-            asked = subject.ask(check.name, case)
+        asked = ask_check(subject, check, case)
     except SubjectError as error:
         return Judged((_crash(case, str(error), lawless=False),), 0, crashed=True)
     first = {(one.clause, *one.candidates): one for one in asked.findings[::-1]}
@@ -186,7 +187,7 @@ def _late(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _run_case(subject: OpenSubject, one: PlannedCase, writer: ReportWriter, tally: Tally) -> None:
+def _run_case(subject: AskedSubject, one: PlannedCase, writer: ReportWriter, tally: Tally) -> None:
     started = time.monotonic()
     clauses = tuple(dict.fromkeys((*one.case.clauses, *EVERY_CASE)))
     try:
@@ -236,7 +237,7 @@ def _finding_record(one: Finding) -> FindingRecord:
 
 
 def _run_law(
-    subject: OpenSubject,
+    subject: AskedSubject,
     one: PlannedLaw,
     writer: ReportWriter,
     tally: Tally,
@@ -259,6 +260,11 @@ def _run_law(
             ids = subject.sample_many(one.case, rows, call)
         except SubjectError as error:
             findings = (Finding(ClauseId("output.returns"), "a result", str(error), call=call),)
+            break
+        except (SubjectDidNotOpen, WorkerFault) as error:
+            tally.errors.append(f"{one.check.name} {one.case.id}: {type(error).__name__}: {error}")
+            tally.failed_clauses |= {*one.case.clauses}
+            complete = False
             break
         batch, findings = _counted(subject, one.case, ids, vocab, call)
         counts = counts + batch
@@ -285,7 +291,7 @@ def _run_law(
 
 
 def _counted(
-    subject: OpenSubject, case: Case, ids: np.ndarray, vocab: int, call: int
+    subject: AskedSubject, case: Case, ids: np.ndarray, vocab: int, call: int
 ) -> tuple[np.ndarray, tuple[Finding, ...]]:
     """Count ids, and report those that no right backend gives."""
     inside = (ids >= 0) & (ids < vocab)
@@ -307,7 +313,9 @@ def _counted(
     return counts, (Finding(clauses[0], expected, seen, call=call, candidates=clauses),)
 
 
-def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, tally: Tally) -> None:
+def _shrink_generated(
+    subject: AskedSubject, plan: Plan, writer: ReportWriter, tally: Tally
+) -> None:
     """Look for a smaller case of each clause that only generated batches broke."""
     generated = {one.id: one for one in plan.cases if one.check.name == "generated-batches"}
     deadline = time.monotonic() + _SHRINK_SECONDS
@@ -330,7 +338,7 @@ def _shrink_generated(subject: OpenSubject, plan: Plan, writer: ReportWriter, ta
 class _Search:
     """Asks whether smaller cases break the clause too."""
 
-    subject: OpenSubject
+    subject: AskedSubject
     check: Check
     clauses: tuple[ClauseId, ...]
     clause: ClauseId

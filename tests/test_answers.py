@@ -1,6 +1,7 @@
 """What a backend returns is read without raising, and what is wrong with it is said."""
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -79,7 +80,10 @@ def test_rubbish_of_a_sampler_is_a_wrong_form(result, form):
     ("result", "form"),
     [
         (None, "NoneType in place of a tensor"),
-        (Drawn(torch.tensor([1, 2]), "logits"), "processed_logits: str in place of a tensor"),
+        (
+            Drawn(torch.tensor([1, 2]), cast("torch.Tensor", "logits")),
+            "processed_logits: str in place of a tensor",
+        ),
         (Drawn(torch.tensor([1, 2]), torch.zeros(2, 3)), "processed_logits: float32 [2, 3]"),
         (Drawn(torch.tensor([1, 2]), torch.zeros(2, 9).bool()), "processed_logits: bool [2, 9]"),
         (torch.tensor([1, 2]).to_sparse(), "ids that cannot be read"),
