@@ -30,6 +30,7 @@ from refsampler.conformance.records import (
     ReportWriter,
     read_report,
 )
+from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
     footer_record,
     header_record,
@@ -146,6 +147,7 @@ def plan(backend: str, profile: str, glob: str, seed: int | None) -> None:
 @_seed
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
 @click.option("--time-budget", type=click.FloatRange(min=0), help="Seconds; no new case after it.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @format_option
 def check(
     backend: str,
@@ -154,6 +156,7 @@ def check(
     seed: int | None,
     folder: Path | None,
     time_budget: float | None,
+    junit: Path | None,
     form: Format,
 ) -> None:
     """Test BACKEND against the contract.
@@ -186,6 +189,8 @@ def check(
             writer.write(footer_record(outcome, code, line))
     page = markdown(outcome.decisions, f"{subject.capabilities.name}: verdicts", line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
+    if junit is not None:
+        write_junit(junit, backend, outcome.decisions, outcome.errors)
     _print(form, outcome, page, line, where)
     sys.exit(code)
 
