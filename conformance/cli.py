@@ -18,7 +18,7 @@ _COMMANDS = {
     "smoke": "check",
     "plan": "check",
     "check": "check",
-    "replay": "check",
+    "replay": "replay",
     "power": "power",
     "audit": "power",
 }

@@ -14,7 +14,13 @@ RIGHT = "tests.broken_samplers:RightKernel"
 @pytest.fixture
 def cli(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(main, [str(word) for word in words])
+
+    def invoke(command, *words):
+        # what a process of its own adds is tested elsewhere; it takes seconds to start
+        here = ["--in-process"] if command in ("check", "plan", "replay", "smoke") else []
+        return CliRunner().invoke(main, [command, *(str(word) for word in words), *here])
+
+    return invoke
 
 
 def test_a_right_backend_conforms_and_leaves_a_report(cli, tmp_path):

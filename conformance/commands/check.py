@@ -1,35 +1,27 @@
-"""``refsampler smoke``, ``plan``, ``check`` and ``replay``: ask a backend and say what it did."""
+"""``refsampler smoke``, ``plan`` and ``check``: ask a backend and say what it did."""
 
 from __future__ import annotations
 
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
-from refsampler.backends.protocol import Subject
-from refsampler.backends.registry import BackendBroken, BackendNotFound, resolve
+from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import select
-from refsampler.conformance.case import decode_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.law import PROFILES
 from refsampler.conformance.commands import Format, format_option
+from refsampler.conformance.commands.opening import isolation_options, opened
+from refsampler.conformance.commands.progress import progress
 from refsampler.conformance.commands.verdict_table import markdown, plan_lines, show
+from refsampler.conformance.costs import left_out, total_seconds
 from refsampler.conformance.decisions import exit_code, headline
 from refsampler.conformance.plan import Plan, make_plan
-from refsampler.conformance.records import (
-    CaseRecord,
-    Header,
-    LawRecord,
-    ReportWriter,
-    read_report,
-)
+from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
     footer_record,
@@ -37,11 +29,10 @@ from refsampler.conformance.reporting.records import (
     verdict_record,
 )
 from refsampler.conformance.runner import Outcome, judge_case, run
-from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["check", "plan", "replay", "smoke"]
+__all__ = ["check", "plan", "smoke"]
 
 _SMOKE = (
     ("shape and dtype of ids", ("layouts",), "output.form"),
@@ -59,45 +50,48 @@ _glob = click.option("--clause", "glob", default="*", help="Only clauses that ma
 _seed = click.option("--seed", type=click.IntRange(0), help="Run seed; fresh and printed without.")
 
 
-def _open(spec: str) -> Subject:
-    """Return the backend, or end the command with status 4."""
-    try:
-        return resolve(spec)
-    except (BackendNotFound, BackendBroken) as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(ExitCode.HARNESS)
+_time_budget = click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0),
+    help="Seconds after which no new case starts; what was not reached is INCONCLUSIVE.",
+)
 
 
-def _planned(subject: Subject, profile: str, glob: str, seed: int | None) -> Plan:
+def _run_seed(seed: int | None) -> int:
+    return secrets.randbits(31) if seed is None else seed
+
+
+def _planned(capabilities: Capabilities, profile: str, glob: str, run_seed: int) -> Plan:
     if not select(glob):
         raise click.BadParameter(f"no clause matches {glob!r}", param_hint="--clause")
-    run_seed = secrets.randbits(31) if seed is None else seed
-    return make_plan(subject.capabilities, profile=profile, glob=glob, run_seed=run_seed)
+    return make_plan(capabilities, profile=profile, glob=glob, run_seed=run_seed)
 
 
 @click.command()
 @click.argument("backend")
 @_seed
-def smoke(backend: str, seed: int | None) -> None:
+@isolation_options
+def smoke(
+    backend: str, seed: int | None, isolate: bool | None, timeout_s: float, memory_gib: float
+) -> None:
     """Ask BACKEND the four questions that a first version gets wrong, in seconds."""
-    subject = _open(backend)
-    capabilities = subject.capabilities
-    click.echo(f"{capabilities.name} {capabilities.version} on {capabilities.device}")
-    opened = OpenSubject(subject, secrets.randbits(31) if seed is None else seed)
+    run_seed = _run_seed(seed)
     checks = {one.name: one for one in all_checks()}
     failed = False
-    with one_thread():
+    with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+        capabilities = subject.capabilities
+        click.echo(f"{capabilities.name} {capabilities.version} on {capabilities.device}")
         for words, names, clause in _SMOKE:
             cases = [
                 (checks[name], case)
                 for name in names
-                for case in checks[name].cases(capabilities, opened.run_seed)
+                for case in checks[name].cases(capabilities, run_seed)
             ]
             found = next(
                 (
                     finding
                     for one, case in cases
-                    for finding in judge_case(opened, one, case).findings
+                    for finding in judge_case(subject, one, case).findings
                     if finding.clause in (clause, "output.returns")
                 ),
                 None,
@@ -120,13 +114,30 @@ def smoke(backend: str, seed: int | None) -> None:
 @_profile
 @_glob
 @_seed
-def plan(backend: str, profile: str, glob: str, seed: int | None) -> None:
+@_time_budget
+@isolation_options
+def plan(
+    backend: str,
+    profile: str,
+    glob: str,
+    seed: int | None,
+    time_budget: float | None,
+    isolate: bool | None,
+    timeout_s: float,
+    memory_gib: float,
+) -> None:
     """Say what a check of BACKEND runs, what it may cost and what it will see, before any draw."""
-    subject = _open(backend)
+    run_seed = _run_seed(seed)
+    with opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+        capabilities = subject.capabilities
     started = time.monotonic()
-    made = _planned(subject, profile, glob, seed)
+    made = _planned(capabilities, profile, glob, run_seed)
     for line in plan_lines(made, time.monotonic() - started):
         click.echo(line)
+    click.echo(f"expected seconds, at the speed of the native sampler: {total_seconds(made):.0f}")
+    if time_budget is not None:
+        late = ", ".join(left_out(made, time_budget)) or "nothing"
+        click.echo(f"not finished within {time_budget:g} s, hence INCONCLUSIVE: {late}")
     counts: dict[str, tuple[int, int]] = {}
     planned = [(one.check, one.draws) for one in made.cases]
     planned += [(one.check, one.draws) for one in made.laws]
@@ -146,8 +157,9 @@ def plan(backend: str, profile: str, glob: str, seed: int | None) -> None:
 @_glob
 @_seed
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
-@click.option("--time-budget", type=click.FloatRange(min=0), help="Seconds; no new case after it.")
+@_time_budget
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@isolation_options
 @format_option
 def check(
     backend: str,
@@ -157,6 +169,9 @@ def check(
     folder: Path | None,
     time_budget: float | None,
     junit: Path | None,
+    isolate: bool | None,
+    timeout_s: float,
+    memory_gib: float,
     form: Format,
 ) -> None:
     """Test BACKEND against the contract.
@@ -164,30 +179,32 @@ def check(
     Exit status: 0 conforms, 1 does not, 2 usage, 3 inconclusive, 4 could not be opened or harness
     error, 5 nothing ran.
     """
-    subject = _open(backend)
-    with one_thread():
-        made = _planned(subject, profile, glob, seed)
+    run_seed = _run_seed(seed)
+    with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+        made = _planned(subject.capabilities, profile, glob, run_seed)
         if form == "pretty":
             for line in plan_lines(made):
                 click.echo(line)
-        where = _RUNS / subject.capabilities.name if folder is None else folder
+            click.echo(f"asked {subject.where}")
+        where = _RUNS / made.capabilities.name if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)
         with ReportWriter((where / _REPORT).open("wb")) as writer:
             writer.write(header_record(made, backend, time_budget))
-            with _progress(form) as progress:
+            with progress(form, made, time_budget) as tell:
                 outcome = run(
-                    OpenSubject(subject, made.run_seed),
+                    subject,
                     made,
                     writer,
                     time_budget=time_budget,
-                    progress=progress,
+                    progress=tell,
+                    stop=lambda: subject.spent,
                 )
             code = exit_code(outcome.decisions, outcome.errors)
             line = headline(outcome.decisions, code)
             for decision in outcome.decisions:
                 writer.write(verdict_record(decision))
             writer.write(footer_record(outcome, code, line))
-    page = markdown(outcome.decisions, f"{subject.capabilities.name}: verdicts", line)
+    page = markdown(outcome.decisions, f"{made.capabilities.name}: verdicts", line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
     if junit is not None:
         write_junit(junit, backend, outcome.decisions, outcome.errors)
@@ -209,74 +226,3 @@ def _print(form: Format, outcome: Outcome, page: str, line: str, where: Path) ->
     if len(outcome.errors) > 3:
         click.echo(f"harness errors: {len(outcome.errors)} in all", err=True)
     click.echo(f"{outcome.draws:,} draws in {outcome.seconds:.1f} s; report in {where}")
-
-
-@contextmanager
-def _progress(form: Format) -> Iterator[Any]:
-    """Show a bar on a terminal, nothing elsewhere."""
-    if form != "pretty" or not sys.stderr.isatty():
-        yield lambda _done, _planned: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("cases")
-        yield lambda done, planned: bar.update(task, completed=done, total=planned)
-
-
-@click.command()
-@click.argument("case")
-@click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
-@click.option("--backend", help="Another backend than the report's; needed for a case file.")
-@click.option("--check", "name", help="Check that judges a case file.", default="generated-batches")
-@_seed
-def replay(
-    case: str, folder: Path | None, backend: str | None, name: str, seed: int | None
-) -> None:
-    """Run CASE again: an id out of the latest report, or a file with a case."""
-    spec, found, run_seed = backend, None, seed or 0
-    if Path(case).is_file():
-        found = decode_case(Path(case).read_bytes())
-    else:
-        for report in _reports(folder):
-            header, record = _find(report, case)
-            if header is not None and record is not None:
-                spec, name = backend or header.spec, record.check
-                run_seed = header.run_seed if seed is None else seed
-                found = decode_case(bytes(record.case))
-                break
-    if found is None:
-        raise click.BadParameter(f"no report has a case {case!r}", param_hint="CASE")
-    if spec is None:
-        raise click.BadParameter("a case file needs --backend", param_hint="--backend")
-    checks = {one.name: one for one in all_checks()}
-    if name not in checks:
-        raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
-    subject = OpenSubject(_open(spec), run_seed)
-    with one_thread():
-        judged = judge_case(subject, checks[name], found)
-    click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
-    for finding in judged.findings:
-        click.echo(f"FAIL {finding.clause}")
-        click.echo(f"  expected  {finding.expected}")
-        click.echo(f"  seen      {finding.seen}")
-    if not judged.findings:
-        click.echo("nothing wrong was seen")
-    sys.exit(ExitCode.DOES_NOT if judged.findings else ExitCode.CONFORMS)
-
-
-def _reports(folder: Path | None) -> list[Path]:
-    """Return report files, the latest first."""
-    found = _RUNS.glob(f"*/{_REPORT}") if folder is None else folder.glob(_REPORT)
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
-def _find(report: Path, case: str) -> tuple[Header | None, CaseRecord | LawRecord | None]:
-    header = None
-    for record in read_report(report):
-        if isinstance(record, Header):
-            header = record
-        if isinstance(record, CaseRecord | LawRecord) and record.id.startswith(case):
-            return header, record
-    return header, None

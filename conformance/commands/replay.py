@@ -1,0 +1,85 @@
+"""``refsampler replay``: run one case of a report again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from refsampler.conformance.case import decode_case
+from refsampler.conformance.checks import all_checks
+from refsampler.conformance.commands.opening import isolation_options, opened
+from refsampler.conformance.records import CaseRecord, Header, LawRecord, read_report
+from refsampler.conformance.runner import judge_case
+from refsampler.conformance.threads import one_thread
+from refsampler.conformance.verdict import ExitCode
+
+__all__ = ["replay"]
+
+_RUNS = Path("reports") / "runs"
+_REPORT = "report.jsonl"
+
+
+@click.command()
+@click.argument("case")
+@click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
+@click.option("--backend", help="Another backend than the report's; needed for a case file.")
+@click.option("--check", "name", help="Check that judges a case file.", default="generated-batches")
+@click.option("--seed", type=click.IntRange(0), help="Run seed; the report's without.")
+@isolation_options
+def replay(
+    case: str,
+    folder: Path | None,
+    backend: str | None,
+    name: str,
+    seed: int | None,
+    isolate: bool | None,
+    timeout_s: float,
+    memory_gib: float,
+) -> None:
+    """Run CASE again: an id out of the latest report, or a file with a case."""
+    spec, found, run_seed = backend, None, seed or 0
+    if Path(case).is_file():
+        found = decode_case(Path(case).read_bytes())
+    else:
+        for report in _reports(folder):
+            header, record = _find(report, case)
+            if header is not None and record is not None:
+                spec, name = backend or header.spec, record.check
+                run_seed = header.run_seed if seed is None else seed
+                found = decode_case(bytes(record.case))
+                break
+    if found is None:
+        raise click.BadParameter(f"no report has a case {case!r}", param_hint="CASE")
+    if spec is None:
+        raise click.BadParameter("a case file needs --backend", param_hint="--backend")
+    checks = {one.name: one for one in all_checks()}
+    if name not in checks:
+        raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
+    with one_thread(), opened(spec, run_seed, isolate, timeout_s, memory_gib) as subject:
+        judged = judge_case(subject, checks[name], found)
+    click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
+    for finding in judged.findings:
+        click.echo(f"FAIL {finding.clause}")
+        click.echo(f"  expected  {finding.expected}")
+        click.echo(f"  seen      {finding.seen}")
+    if not judged.findings:
+        click.echo("nothing wrong was seen")
+    sys.exit(ExitCode.DOES_NOT if judged.findings else ExitCode.CONFORMS)
+
+
+def _reports(folder: Path | None) -> list[Path]:
+    """Return report files, the latest first."""
+    found = _RUNS.glob(f"*/{_REPORT}") if folder is None else folder.glob(_REPORT)
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _find(report: Path, case: str) -> tuple[Header | None, CaseRecord | LawRecord | None]:
+    header = None
+    for record in read_report(report):
+        if isinstance(record, Header):
+            header = record
+        if isinstance(record, CaseRecord | LawRecord) and record.id.startswith(case):
+            return header, record
+    return header, None
