@@ -151,11 +151,11 @@ def _law_case(pair: LawPair) -> LawCase:
 def _siblings(law: LawCase, pair: LawPair) -> FloatArray:
     """Return log weights of the alternatives that are another fault; -inf for the others."""
     live = pair.faulty > 0
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # exactly -inf: any floor would let the fault back in
         logs = np.log(pair.faulty[live]) - np.log(law.laws[:, live])
-    apart = logs @ pair.faulty[live]
-    weights = np.array([one.weight for one in law.alternatives])
-    return np.log(np.where(apart > _SAME * pair.divergence, weights, 0.0) + 1e-300)
+        apart = logs @ pair.faulty[live]
+        weights = np.array([one.weight for one in law.alternatives])
+        return np.log(np.where(apart > _SAME * pair.divergence, weights, 0.0))
 
 
 def _one_run(
