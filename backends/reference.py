@@ -6,6 +6,7 @@ They are the positive controls of the suite: what a check says of them, it says 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -38,9 +39,18 @@ class ReferenceSampler:
             features=_FEATURES,
         )
 
-    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Sample one id a row; the logits stay as they are."""
-        return self._sampler(logits, metadata)
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
+    ) -> SamplerOutput:
+        """Sample one id a row; the logits stay as they are.
+
+        Args:
+            logits: [num_tokens, vocab].
+            metadata: the batch.
+            logprobs_mode: overrides the constructor's.
+
+        """
+        return self._sampler(logits, metadata, logprobs_mode=logprobs_mode)
 
 
 class ReferenceEngine:
@@ -73,7 +83,8 @@ class ReferenceSession:
         """Admit a request, or refuse it with an error that names field, value and range."""
         if id in self._waiting:
             raise ValueError(f"id = {id} is refused: allowed is an id that is not running")
-        self._batch.add(id, request)
+        # validates again: parameters off a wire need not have been made by their constructor
+        self._batch.add(id, replace(request, params=replace(request.params)))
 
     def remove(self, id: int) -> None:  # noqa: A002 - the protocol's name
         """Forget a request."""

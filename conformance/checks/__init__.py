@@ -13,16 +13,38 @@ __all__ = ["Arrangement", "Check", "Finding", "Kind", "Trial", "all_checks"]
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order in which a run takes them: cheap and exact first."""
     from refsampler.conformance.checks import (
+        admission,
         batches,
+        cost,
         filters,
         generated,
         greedy,
         inputs,
         law,
         logprobs,
+        metadata,
+        modes,
         processors,
+        refusals,
         seeds,
+        sessions,
     )
 
-    groups = (greedy, filters, processors, inputs, batches, seeds, logprobs, generated, law)
+    groups = (
+        greedy,
+        filters,
+        processors,
+        inputs,
+        metadata,
+        batches,
+        seeds,
+        logprobs,
+        modes,
+        refusals,
+        admission,
+        sessions,
+        cost,
+        generated,
+        law,
+    )
     return tuple(check for group in groups for check in group.CHECKS)

@@ -17,7 +17,7 @@ from refsampler.conformance.designed.logprobs import logprobs_cases
 from refsampler.conformance.subject import Draw
 from refsampler.params import SamplingParams
 
-__all__ = ["CHECKS", "Columns", "close", "judge_draw", "judge_row"]
+__all__ = ["CHECKS", "Columns", "judge_draw", "judge_row"]
 
 _ABSOLUTE = 2e-5
 _RELATIVE = 2.0**-22
@@ -72,7 +72,7 @@ def judge_draw(case: Case, draw: Draw) -> Iterator[Finding]:
     if ids.size == 0:
         if values.shape != exact.shape:
             yield _finding("logprobs.gather", f"full rows {exact.shape}", f"{values.shape}", 0)
-        elif not close(values, exact).all():
+        elif not _close(values, exact).all():
             yield _finding("logprobs.raw", "log-softmax of the logits given", "other values", 0)
         return
     ranks = tensors.selected_token_ranks.cpu().numpy()
@@ -103,12 +103,12 @@ def judge_row(
     else:
         best = np.sort(exact)[::-1][:count]
         given = np.unique(columns.ids[1 : 1 + count])
-        if len(given) < count or not close(np.sort(exact[given])[::-1], best).all():
+        if len(given) < count or not _close(np.sort(exact[given])[::-1], best).all():
             seen = f"{columns.ids[1:]}"
             yield _finding("logprobs.gather", f"the {count} most probable ids", seen, row)
     right = exact[columns.ids]
-    if not close(columns.values, right).all():
-        at = int(np.flatnonzero(~close(columns.values, right))[0])
+    if not _close(columns.values, right).all():
+        at = int(np.flatnonzero(~_close(columns.values, right))[0])
         token = columns.ids[at]
         seen = f"{columns.values[at]:.7g} for id {token}"
         yield _finding("logprobs.raw", f"{right[at]:.7g} for id {token}", seen, row)
@@ -135,7 +135,7 @@ def _finding(clause: str, expected: str, seen: str, row: int) -> Finding:
     return Finding(ClauseId(clause), expected, seen, row=row)
 
 
-def close(values: np.ndarray, exact: np.ndarray) -> np.ndarray:
+def _close(values: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Compare as float32 log-softmax allows; equal infinities are close, NaN is not."""
     with np.errstate(invalid="ignore"):
         near = np.abs(values - exact) <= _ABSOLUTE + _RELATIVE * np.abs(exact)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import Row, batch, peak, request, row
 from refsampler.conformance.logits import RowRecipe
 
-__all__ = ["logprobs_cases"]
+__all__ = ["finite_cases", "logprobs_cases", "mode_cases"]
 
 _CLAUSES = ("logprobs.raw", "logprobs.gather", "logprobs.rank")
 
@@ -55,4 +56,84 @@ def logprobs_cases(*, seeds: bool) -> tuple[Case, ...]:
         batch(41, listed, *clauses),
         batch(41, [*listed, *plain[:4]], *clauses),
         batch(41, everything, *clauses),
+    )
+
+
+def mode_cases(*, masks: bool, penalties: bool, seeds: bool) -> tuple[Case, ...]:
+    """Return batches in which processing changes every value, by exact amounts.
+
+    A batch of greedy rows only and a mixed one; each row wants something else.  Ties at the top,
+    so that a rank that counts strictly shows.
+    """
+    steps = row({3: 4.0, 8: 3.0, 12: 3.0, 0: 2.0, 40: 1.0}, base=-2.0)
+    tied = row({5: 2.0, 39: 2.0, 40: 2.0}, base=-1.0)
+    spread = row({7: 2.0, 20: 1.5, 1: 1.0, 33: 0.5}, base=-8.0)
+    wants: tuple[dict[str, Any], ...] = (
+        {"logprobs": 3},
+        {"logprobs": 0},
+        {"logprob_token_ids": (40, 0, 3)},
+        {"logprobs": 6},
+        {"logprob_token_ids": (5,)},
+        {},
+    )
+    steps_of: list[dict[str, Any]] = [{}]
+    if masks:
+        steps_of += [
+            {"logit_bias": ((3, -1.0), (7, 0.5), (5, 0.25))},
+            {"bad_words_token_ids": ((3,), (5,), (7,))},
+        ]
+    if penalties:
+        steps_of += [{"repetition_penalty": 2.0, "presence_penalty": 0.5}]
+    filters: tuple[dict[str, Any], ...] = (
+        {"temperature": 0.5},
+        {"top_k": 3, "temperature": 2.0},
+        {"top_k": 2},
+        {},
+    )
+    greedy: list[Row] = []
+    mixed: list[Row] = []
+    for place in range(24):
+        recipe = (steps, tied, spread)[place % 3]
+        ask = wants[place % 6] | steps_of[(place // 2) % len(steps_of)]
+        output = (3, 5, 7) if place % 2 else ()
+        greedy.append((recipe, request(output=output, **(ask | {"temperature": 0.0}))))
+        seed: dict[str, Any] = {"seed": 900 + place} if seeds and place % 2 else {}
+        drawn = request(output=output, **(ask | filters[(place // 3) % 4] | seed))
+        mixed += [(recipe, drawn), greedy[-1]] if place % 3 == 0 else [(recipe, drawn)]
+    clauses = (*_CLAUSES, "logprobs.neutral", "logprobs.finite")
+    return tuple(batch(41, rows, *clauses) for rows in (greedy, mixed, mixed[:5]))
+
+
+def finite_cases(*, masks: bool) -> tuple[Case, ...]:
+    """Return rows of extreme spread, of few finite ids and without a law; unfiltered.
+
+    Args:
+        masks: rows whose own masks leave nothing are among them.
+
+    """
+    wide = row({3: 65504.0, 4: 0.0, 5: -65504.0}, base=-300.0)
+    few = [row({(7 * place) % 41: -place / 4 for place in range(n)}) for n in (1, 2, 3, 9)]
+    lawful: list[Row] = [
+        (recipe, request(**ask))
+        for recipe in (wide, *few, RowRecipe(base=-65504.0), RowRecipe(base=65504.0))
+        for ask in (
+            {"logprobs": 41},
+            {"logprobs": 3, "temperature": 0.0},
+            {"logprob_token_ids": (5, 40, 0)},
+        )
+    ]
+    broken = (
+        row({2: math.nan}, base=0.0),
+        row({2: math.inf}, base=0.0),
+        RowRecipe(base=-math.inf),
+        RowRecipe(base=math.nan),
+    )
+    lawless: list[Row] = [
+        (recipe, request(logprobs=5, temperature=t)) for recipe in broken for t in (1.0, 0.0)
+    ]
+    if masks:
+        lawless.append((row({4: 5.0}), request(allowed_token_ids=(1, 2), logprobs=5)))
+    return (
+        batch(41, lawful, "logprobs.finite"),
+        batch(41, [*lawful[:3], *lawless, *lawful[3:6]], "logprobs.finite"),
     )

@@ -1,0 +1,258 @@
+"""Sessions: requests that come, move, wait and leave, each with an id that only it may get.
+
+A row has four live ids of clearly different value; which one wins depends on the request's own
+parameters and history, by 60 nats at T = 2^-9 or as an argmax, and in numbers that are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from refsampler.backends.protocol import Feature
+from refsampler.conformance.case import Case, SessionStep
+from refsampler.conformance.designed.build import Row, batch, flat, request, row
+from refsampler.conformance.logits import RowRecipe
+from refsampler.request import Request
+
+__all__ = [
+    "VOCAB",
+    "Script",
+    "asks",
+    "grown",
+    "history_cases",
+    "logprobs_cases",
+    "member",
+    "move_cases",
+    "preempt_cases",
+    "seed_cases",
+]
+
+VOCAB = 64
+_COLD = 2.0**-9
+_VALUES = (4.0, 3.0, 2.25, 1.25)
+
+
+class Script:
+    """Writes down the steps of a session; rows and requests follow from what was written.
+
+    Attributes:
+        running: the members in it, by id.
+
+    """
+
+    def __init__(self, vocab: int = VOCAB) -> None:
+        self.running: dict[int, Row] = {}
+        self._vocab = vocab
+        self._rows: list[Row] = []
+        self._steps: list[SessionStep] = []
+        self._leaving: list[int] = []
+
+    def add(self, name: int, member: Row) -> None:
+        """Let a request in; the engine learns of it when it is first sampled."""
+        self.running[name] = member
+
+    def remove(self, name: int) -> None:
+        """Let a request go before the next step."""
+        del self.running[name]
+        self._leaving.append(name)
+
+    def step(self, ids: Sequence[int], tokens: Mapping[int, tuple[int, ...]] | None = None) -> None:
+        """Sample these requests in this order, then append tokens to their outputs."""
+        self._rows += [self.running[name] for name in ids]
+        self._steps.append(SessionStep(tuple(ids), tuple(self._leaving)))
+        self._leaving = []
+        for name, gained in (tokens or {}).items():
+            recipe, asked = self.running[name]
+            self.running[name] = (recipe, grown(asked, gained))
+
+    def case(self, *clauses: str) -> Case:
+        """Return what was written."""
+        return batch(self._vocab, self._rows, *clauses, steps=tuple(self._steps))
+
+
+def grown(asked: Request, tokens: tuple[int, ...]) -> Request:
+    """Return the request after more output."""
+    return Request(asked.params, asked.prompt, (*asked.output, *tokens))
+
+
+def asks(features: frozenset[Feature]) -> tuple[str, ...]:
+    """Return the kinds of members that a backend can serve; each minds another parameter."""
+    kinds = ["plain"]
+    if Feature.MASKS in features:
+        kinds += ["allowed", "word", "phrase", "minimum", "bias"]
+    if Feature.PENALTIES in features:
+        kinds += ["repetition", "frequency", "presence"]
+    return tuple(kinds)
+
+
+def member(
+    kind: str, ids: Sequence[int], *, greedy: bool, prompt: tuple[int, ...] = (), **more: Any
+) -> Row:
+    """Return a request of a kind, and its row; of its four live ids the first is the best."""
+    first, second, third, fourth = ids
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "allowed": {"allowed_token_ids": (second, fourth)},
+        "word": {"bad_words_token_ids": ((first,),)},
+        "phrase": {"bad_words_token_ids": ((second, first), (first, first), (third, second))},
+        "minimum": {"min_tokens": 3, "stop_token_ids": (first,), "eos_token_id": third},
+        "bias": {"logit_bias": ((first, -1.5),)},
+        "repetition": {"repetition_penalty": 2.0},
+        "frequency": {"frequency_penalty": 2.0},
+        "presence": {"presence_penalty": 2.0},
+    }
+    recipe = row(dict(zip(ids, _VALUES, strict=True)), base=-8.0)
+    temperature = 0.0 if greedy else _COLD
+    return (recipe, request(prompt=prompt, temperature=temperature, **kinds[kind], **more))
+
+
+def _ids(number: int) -> tuple[int, int, int, int]:
+    """Return four ids for a member, unlike its neighbours'; the ends of the vocabulary come up."""
+    first = (23 * number) % VOCAB
+    return (first, (first + 17) % VOCAB, (first + 41) % VOCAB, (first + 63) % VOCAB)
+
+
+def _members(features: frozenset[Feature], *, prompts: bool = True) -> list[Row]:
+    """Return a member of each kind, greedy and random, some with the best id in the prompt."""
+    found = []
+    for number, kind in enumerate(asks(features) * 2):
+        ids = _ids(number)
+        prompt = (ids[0],) * (number % 3) if prompts else ()
+        found.append(member(kind, ids, greedy=number % 2 == 0, prompt=prompt))
+    return found
+
+
+def move_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
+    """Return rows added, removed from the middle, swapped and reversed, histories as added."""
+    members = _members(features)
+    # histories of their own, so that one that stays behind shows without any further token
+    members = [
+        (recipe, grown(asked, (recipe.ids[0],) * (place % 3)))
+        for place, (recipe, asked) in enumerate(members)
+    ]
+    count = len(members)
+    swaps, holes, reuse = Script(), Script(), Script()
+    for name, one in enumerate(members):
+        swaps.add(name, one)
+        holes.add(name, one)
+    everyone = list(range(count))
+    swaps.step(everyone)
+    swaps.step([1, 0, *everyone[2:]])
+    swaps.step(everyone[::-1])
+    swaps.step([*everyone[3:], *everyone[:3]])
+    swaps.step(everyone)
+    holes.step(everyone)
+    for name in (0, count // 2):
+        holes.remove(name)
+    holes.step([name for name in everyone if name not in (0, count // 2)])
+    for name in everyone[1::2]:
+        if name in holes.running:
+            holes.remove(name)
+    holes.step(list(holes.running)[::-1])
+    holes.add(count, members[0])
+    holes.step([count, *[name for name in holes.running if name != count]])
+    # an id and a slot used again, by a request that minds other parameters
+    for turn in range(count):
+        reuse.add(0, members[turn])
+        reuse.add(1, members[(turn + 1) % count])
+        reuse.step([0, 1] if turn % 2 else [1, 0])
+        reuse.remove(0)
+        reuse.remove(1)
+    return tuple(script.case("batch.state") for script in (swaps, holes, reuse))
+
+
+def history_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
+    """Return batches whose rows stay where they are while their outputs grow, ragged.
+
+    Each token is the id that leads next, or id 0, or several accepted at once.
+    """
+    if Feature.PENALTIES not in features:
+        return ()
+    script = Script()
+    kinds = ("repetition", "frequency", "presence", "plain")
+    for name in range(8):
+        ids = (0, 17, 41, 63) if name >= 6 else _ids(name)
+        prompt = (ids[1],) * (5 * name % 7)
+        script.add(name, member(kinds[name % 4], ids, greedy=name % 3 == 0, prompt=prompt))
+    lengths = {name: name % 3 for name in range(8)}
+    for turn in range(6):
+        tokens = {}
+        for name, (recipe, _) in script.running.items():
+            gained = [recipe.ids[(turn + place) % 4] for place in range(lengths[name])]
+            if turn % 2 == 0 and name % 2:
+                gained = [*gained, 0]
+            tokens[name] = tuple(gained)
+        script.step(list(range(8)), tokens)
+    return (script.case("penalty.history"),)
+
+
+def preempt_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
+    """Return requests that wait for some steps and go on, first, middle and last rows."""
+    members = _members(features)
+    count = len(members)
+    cases = []
+    for waiting in ((0,), (count - 1,), tuple(range(0, count, 2)), tuple(range(1, count))):
+        script = Script()
+        for name, one in enumerate(members):
+            script.add(name, one)
+        everyone = list(range(count))
+        left = [name for name in everyone if name not in waiting]
+        tokens = {name: (members[name][0].ids[0],) for name in everyone}
+        script.step(everyone, tokens)
+        script.step(left, {name: tokens[name] for name in left})
+        script.step(left, {name: tokens[name] for name in left})
+        script.step(everyone, tokens)
+        script.step(everyone)
+        cases.append(script.case("history.preempt", "batch.state"))
+    return tuple(cases)
+
+
+def _live(number: int) -> RowRecipe:
+    """Return 40 ids nearly equally likely."""
+    return row({(7 * place + 5 * number) % 61: -place / 256 for place in range(40)})
+
+
+def seed_cases() -> tuple[Case, ...]:
+    """Return seeded rows over steps: by themselves, with neighbours that come, go and wait."""
+    still, moving, waiting = Script(), Script(), Script()
+    for script in (still, moving, waiting):
+        for name in range(16):
+            script.add(name, (_live(name), request(seed=5000 + name)))
+        for name in range(16, 20):
+            script.add(name, (flat(), request(top_k=3 + name)))
+    everyone, seeded = list(range(20)), list(range(16))
+    token = {name: (name,) for name in everyone}
+    for turn in range(5):
+        still.step(everyone, token)
+        moving.step(everyone[turn:] + everyone[:turn] if turn % 2 else everyone[::-1], token)
+        away = set(range(turn * 3, turn * 3 + 3)) if turn in (1, 2) else set()
+        present = [name for name in everyone if name not in away]
+        waiting.step(present, {name: token[name] for name in present})
+    for name in (0, 7, 18):
+        moving.remove(name)
+    moving.step([name for name in seeded[::-1] if name in moving.running], {})
+    return (
+        still.case("seed.reproducible"),
+        moving.case("batch.state", "seed.batch"),
+        waiting.case("history.preempt", "seed.batch"),
+    )
+
+
+def logprobs_cases() -> tuple[Case, ...]:
+    """Return rows that stay and ask for logprobs of steps whose logits all differ."""
+    script = Script()
+    wants: tuple[dict[str, Any], ...] = (
+        {"logprobs": 3},
+        {"logprobs": 0, "temperature": 0.0},
+        {"logprob_token_ids": (63, 0)},
+        {},
+        {"logprobs": 5, "temperature": 2.0, "top_k": 2},
+    )
+    for turn in range(4):
+        for name, want in enumerate(wants):
+            bell = RowRecipe(shape="bell", seed=31 * turn + name, scale=1.0)
+            asked = request(output=(1,) * turn, **want)
+            script.add(name, (bell, asked))
+        script.step(range(len(wants)), {})
+    return (script.case("logprobs.step"),)
