@@ -113,7 +113,7 @@ def make_plan(
     chosen = [clause for clause in load().clauses if _matches(clause, glob)]
     standings = tuple((clause, standing(clause, capabilities)) for clause in chosen)
     owned = frozenset(clause.id for clause, stands in standings if stands.status is None)
-    cases = tuple(_planned_cases(capabilities, run_seed, owned))
+    cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
     ledger = Ledger(NEAR_CERTAIN)
     for one in cases:
         ledger.charge(one.check.name, one.charge)
@@ -155,11 +155,13 @@ def _matches(clause: Clause, glob: str) -> bool:
 
 
 def _planned_cases(
-    capabilities: Capabilities, run_seed: int, owned: frozenset[ClauseId]
+    capabilities: Capabilities, profile: str, run_seed: int, owned: frozenset[ClauseId]
 ) -> Iterator[PlannedCase]:
     """Yield the cases that speak about an owned clause; the others would prove nothing."""
     for check in all_checks():
         if check.kind is Kind.LAW or not owned & {*check.clauses}:
+            continue
+        if profile not in check.profiles:
             continue
         for case in check.cases(capabilities, run_seed):
             if not owned & {*case.clauses}:

@@ -164,6 +164,16 @@ class OpenSubject:
             raise SubjectError(f"{rows} rows gave {len(draw.ids)} ids: {draw.form}")
         return draw.ids
 
+    def sample_prepared(self, logits: Tensor, metadata: SamplingMetadata, seed: int) -> Draw:
+        """Sample a batch that no case describes, unwatched: it may be too large to copy.
+
+        Raises:
+            SubjectError: the backend raised.
+
+        """
+        with self._seeded(seed):
+            return self._from_metadata(logits, metadata, Layout.CONTIGUOUS, watch=False)
+
     def _id(self, case: Case) -> str:
         """Return the case's id, which is a hash, and remember it from call to call."""
         if self._named is None or self._named[0] is not case:

@@ -20,6 +20,7 @@ def all_checks() -> tuple[Check, ...]:
         generated,
         greedy,
         inputs,
+        large,
         law,
         logprobs,
         metadata,
@@ -45,6 +46,7 @@ def all_checks() -> tuple[Check, ...]:
         sessions,
         cost,
         generated,
+        large,
         law,
     )
     return tuple(check for group in groups for check in group.CHECKS)

@@ -112,6 +112,7 @@ class Check:
         cases: (capabilities, run seed) -> cases; the same arguments give the same cases.
         judge: what a trial shows beyond what is judged of every case (`checks.rows`).
         arrange: case -> its arrangements, the case first.
+        profiles: in which it runs.
         ask: holds the whole conversation in place of sampling the arrangements, and judges it.
 
     """
@@ -122,6 +123,7 @@ class Check:
     cases: Callable[[Capabilities, int], Iterable[Case]]
     judge: Callable[[Trial], tuple[Finding, ...]] | None = None
     arrange: Callable[[Case], tuple[Case, ...]] = alone
+    profiles: tuple[str, ...] = ("quick", "full")
     ask: Callable[[OpenSubject, Case], Asked] | None = None
 
 

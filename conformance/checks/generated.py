@@ -16,7 +16,9 @@ __all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
 COUNT = 220
 """Batches a run."""
 
-_CLAUSES = clause_ids("output.returns", "draw.support", "input.untouched")
+_CLAUSES = clause_ids(
+    "output.returns", "output.form", "output.range", "draw.support", "input.untouched"
+)
 
 
 def legal_features(capabilities: Capabilities) -> frozenset[Feature]:

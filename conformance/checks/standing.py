@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from refsampler.backends.protocol import Capabilities, Feature, Fold
 from refsampler.clauses import Clause, ClauseId, load
+from refsampler.conformance.memory import memory_short
 from refsampler.conformance.verdict import Status
 
-__all__ = ["Standing", "owned_clauses", "standing"]
+__all__ = ["Standing", "missing", "owned_clauses", "standing"]
 
 _FOLDED = {
     "temperature.scale": Fold.TEMPERATURE,
@@ -17,6 +18,9 @@ _FOLDED = {
     "greedy.threshold": Fold.GREEDY,
 }
 """Clauses of level 2 that a kernel takes over by declaring a fold."""
+
+_OF_METADATA = frozenset({"batch.flags", "mask.width"})
+"""Clauses of level 2 about tensors that no request can express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,19 @@ def standing(clause: Clause, capabilities: Capabilities) -> Standing:
     needed = clause.capability
     if needed and Feature(needed) not in capabilities.features:
         return Standing(Status.UNSUPPORTED, f"the backend does not declare {needed}")
-    if clause.needs:
-        return Standing(Status.NOT_RUN, f"needs {clause.needs}")
+    if capabilities.level == 3 and clause.id in _OF_METADATA:
+        return Standing(Status.NOT_RUN, "an engine is given requests, never metadata")
+    lacking = missing(clause.needs, capabilities.device)
+    if lacking:
+        return Standing(Status.NOT_RUN, f"needs {clause.needs}: {lacking}")
     return Standing(None)
+
+
+def missing(needs: str, device: str = "cpu") -> str:
+    """Say why what a clause needs is not here; empty if it is."""
+    if needs == "large-memory":
+        return memory_short(device)
+    return "not available yet" if needs else ""
 
 
 def _inherited(clause: Clause, capabilities: Capabilities) -> str:

@@ -48,7 +48,7 @@ def clauses(glob: str, coverage: bool, form: Format) -> None:
     """List the clauses of the contract whose id matches GLOB, such as 'top-p.*' or 'seed'.
 
     With --coverage only those that no check tests are listed; the exit status is 1 if one of them
-    is a MUST that needs no special machine.
+    is a MUST that needs nothing beyond a backend.
     """
     chosen = select(glob)
     if not chosen:
@@ -62,9 +62,14 @@ def clauses(glob: str, coverage: bool, form: Format) -> None:
         _print_table(shown)
     else:
         for clause in shown:
-            click.echo(f"{clause.id} [{clause.level}, level {clause.owner}] {clause.text}")
+            why = (
+                f"needs: {clause.needs} (not available yet). " if coverage and clause.needs else ""
+            )
+            click.echo(f"{clause.id} [{clause.level}, level {clause.owner}] {why}{clause.text}")
     if coverage:
-        click.echo(f"{len(chosen) - len(shown)} of {len(chosen)} clauses have a check", err=True)
+        checked, waiting = len(chosen) - len(shown), sum(bool(clause.needs) for clause in shown)
+        rest = f", {waiting} wait for what they need" if waiting else ""
+        click.echo(f"{checked} of {len(chosen)} clauses have a check{rest}", err=True)
         if any(clause.level is Level.MUST and not clause.needs for clause in shown):
             sys.exit(1)
 

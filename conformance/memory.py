@@ -1,0 +1,40 @@
+"""Memory: whether this machine can hold the batches of `input.large`, and what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+__all__ = ["ELEMENTS", "SHARES", "free_bytes", "memory_short"]
+
+ELEMENTS = 2**31
+"""Where a signed 32-bit element index ends."""
+SHARES = 6
+"""Float32 tensors of that size that a backend may hold at a time beside the logits."""
+
+
+def free_bytes(device: str = "cpu") -> int:
+    """Return the bytes that are free on a device; 0 where nobody says."""
+    where = torch.device(device)
+    if where.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(where)
+        return int(free)
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    figures = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    return int(figures.get("MemAvailable", ["0"])[0]) * 1024
+
+
+def memory_short(device: str = "cpu") -> str:
+    """Say how much memory is missing for `ELEMENTS` logits; empty if there is enough."""
+    wanted, free = (1 + SHARES) * 4 * ELEMENTS, free_bytes(device)
+    if free >= wanted:
+        return ""
+    tensor = 4 * ELEMENTS / 1e9
+    return (
+        f"{free / 1e9:.1f} GB are free on {device}, {wanted / 1e9:.0f} GB are wanted for "
+        f"{1 + SHARES} tensors of {tensor:.1f} GB"
+    )
