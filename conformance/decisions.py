@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from refsampler.clauses import Clause, ClauseId, Level, get
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks import Finding
+from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.standing import Standing
 from refsampler.conformance.evidence.pool import ClausePool
-from refsampler.conformance.plan import LAW, Plan, sure
+from refsampler.conformance.plan import LAW, Plan, would_see
 from refsampler.conformance.verdict import Exact, ExitCode, LogE, Status, Verdict
 
 __all__ = ["Decision", "Tally", "decide", "exit_code", "headline"]
@@ -25,6 +26,12 @@ _NEVER_UNSUPPORTED = (
     "batch.isolation",
     "independence.rows",
 )
+
+_RESTED_ON = clause_ids("independence.rows", "independence.calls")
+_NULLS = {
+    LAW: "the exact law within the declared delta",
+    ClauseId("draw.tail"): "the exact mass of the tail within 5 %",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +123,56 @@ class Tally:
         return blamed
 
 
-def decide(plan: Plan, tally: Tally, pool: ClausePool) -> Iterator[Decision]:
-    """Yield one decision a selected clause, then those about broken clauses not selected."""
+def decide(plan: Plan, tally: Tally, pools: Mapping[ClauseId, ClausePool]) -> Iterator[Decision]:
+    """Yield one decision a selected clause, then those about broken clauses not selected.
+
+    Args:
+        plan: of the run.
+        tally: what its cases showed.
+        pools: the evidence of the clauses that are judged by it.
+
+    """
     blamed = tally.blamed()
     for clause, stands in plan.standings:
-        yield _decision(plan, tally, pool, clause, stands, blamed.get(clause.id, []))
+        yield _decision(plan, tally, pools, clause, stands, blamed.get(clause.id, []))
     selected = {clause.id for clause, _ in plan.standings}
     for broken, found in blamed.items():
         if broken not in selected:
-            yield _decision(plan, tally, pool, get(broken), Standing(None), found)
+            yield _decision(plan, tally, pools, get(broken), Standing(None), found)
+
+
+def _dependent(pools: Mapping[ClauseId, ClausePool]) -> ClauseId | None:
+    """Return the broken independence clause that every test of several draws rests on."""
+    for clause in _RESTED_ON:
+        if clause in pools and pools[clause].failed:
+            return clause
+    return None
 
 
 def _decision(
     plan: Plan,
     tally: Tally,
-    pool: ClausePool,
+    pools: Mapping[ClauseId, ClausePool],
     clause: Clause,
     stands: Standing,
     found: list[tuple[Case, Finding]],
 ) -> Decision:
     name = clause.id
-    law = name == LAW
+    pool = pools.get(name)
+    unlikely = pool is not None and pool.failed
+    rested = None if clause.group == "independence" else _dependent(pools)
+    consequence = rested is not None and (unlikely or any(one.charge > 0 for _, one in found))
+    if consequence:
+        # probabilities of independent draws say nothing here; an impossible id still does
+        unlikely = False
+        found = [one for one in found if one[1].charge == 0]
     done, wanted = tally.done.get(name, 0), plan.planned.get(name, 0)
     case, finding = min(found, key=_size, default=(None, None))
     reason = ""
-    if found or (law and pool.failed):
+    if found or unlikely:
         status = Status.FAIL
+    elif consequence:
+        status, reason = Status.INCONCLUSIVE, f"consequence of {rested}"
     elif stands.status is not None:
         status, reason = stands.status, stands.reason
     elif name not in plan.checked:
@@ -157,13 +188,13 @@ def _decision(
     else:
         status, reason = Status.PASS, tally.figures.get(name, "")
     expected, seen = ("", "") if finding is None else (finding.expected, finding.seen)
-    if law and pool.failed and finding is None:
-        case = _worst(plan, pool)
-        expected = "the exact law within the declared delta"
+    if unlikely and pool is not None and finding is None:
+        case = _worst(plan, name, pool)
+        expected = _NULLS.get(name, "draws independent of each other")
         seen = pool.best.name
     certainty = (
         LogE(pool.log_e_max, pool.log_threshold)
-        if law and not found
+        if pool is not None and not found
         else Exact(0.0 if finding is None else finding.charge)
     )
     verdict = Verdict(
@@ -174,7 +205,7 @@ def _decision(
         certainty=certainty,
         effect="" if not expected else f"expected {expected}; seen {seen}",
         draws=tally.draws.get(name, 0),
-        would_see=sure(plan) if law else (),
+        would_see=would_see(plan, name),
         seconds=tally.seconds.get(name, 0.0),
         replay="" if case is None else f"refsampler replay {case.id}",
     )
@@ -186,11 +217,13 @@ def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:
     return (len(case.requests) * case.calls, case.logits.vocab)
 
 
-def _worst(plan: Plan, pool: ClausePool) -> Case | None:
-    """Return the law case that the strongest bet is about."""
-    name = pool.best.name.partition(":")[0]
-    cases = {one.case.id: one.case for one in plan.laws}
-    return cases.get(name, plan.laws[0].case if plan.laws else None)
+def _worst(plan: Plan, clause: ClauseId, pool: ClausePool) -> Case | None:
+    """Return the case that the strongest bet is about, or the first of the clause."""
+    laws = [one.case for one in plan.laws]
+    planned = (*laws, *plan.sequential.cases)
+    cases = [case for case in planned if clause in case.clauses]
+    named = [case for case in cases if pool.best.name.startswith(case.id)]
+    return next(iter(named or cases), None)
 
 
 def exit_code(decisions: Sequence[Decision], errors: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from refsampler.backends.protocol import Capabilities
@@ -14,12 +14,13 @@ from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.checks.law import law_draws, prepare
 from refsampler.conformance.checks.rows import EVERY_CASE, draw_charge
 from refsampler.conformance.checks.standing import Standing, standing
-from refsampler.conformance.evidence.budget import NEAR_CERTAIN, Budget, ClauseShare, Ledger
+from refsampler.conformance.evidence.budget import NEAR_CERTAIN, Ledger
 from refsampler.conformance.evidence.guarantees import BETA, pooled_powers
 from refsampler.conformance.evidence.law import LawCase
+from refsampler.conformance.sequential import SPLIT, Sequential, plan_sequential
 from refsampler.conformance.verdict import Power
 
-__all__ = ["LAW", "Plan", "PlannedCase", "PlannedLaw", "alpha", "make_plan", "sure"]
+__all__ = ["LAW", "Plan", "PlannedCase", "PlannedLaw", "alpha", "make_plan", "sure", "would_see"]
 
 LAW = ClauseId("draw.law")
 
@@ -73,6 +74,7 @@ class Plan:
         would_see: per declared alternative the probability that the laws show it.
         planned: clause -> how many cases speak about it.
         checked: clauses that any check tests, on whatever backend.
+        sequential: tails and independence.
 
     """
 
@@ -88,11 +90,13 @@ class Plan:
     would_see: tuple[Power, ...]
     planned: Mapping[ClauseId, int]
     checked: frozenset[ClauseId]
+    sequential: Sequential = field(default_factory=Sequential)
 
     @property
     def draws(self) -> int:
         """How many ids will be drawn at most."""
-        return sum(one.draws for one in self.cases) + sum(one.draws for one in self.laws)
+        laws = sum(one.draws for one in self.laws)
+        return sum(one.draws for one in self.cases) + laws + self.sequential.draws
 
 
 def make_plan(
@@ -119,7 +123,8 @@ def make_plan(
         ledger.charge(one.check.name, one.charge)
     ledger.seal()
     laws = tuple(_planned_laws(capabilities, profile, owned))
-    log_threshold = Budget((ClauseShare(LAW),)).log_threshold(LAW)
+    sequential = plan_sequential(capabilities, profile, owned)
+    log_threshold = SPLIT.log_threshold(LAW)
     pairs = tuple((one.law, one.draws) for one in laws)
     powers = pooled_powers(pairs, log_threshold) if pairs else ()
     return Plan(
@@ -133,8 +138,9 @@ def make_plan(
         log_threshold,
         ledger.spent,
         powers,
-        _counted(cases, laws),
+        {**_counted(cases, laws), **sequential.counts},
         frozenset(clause for check in all_checks() for clause in check.clauses) | {*EVERY_CASE},
+        sequential,
     )
 
 
@@ -159,7 +165,7 @@ def _planned_cases(
 ) -> Iterator[PlannedCase]:
     """Yield the cases that speak about an owned clause; the others would prove nothing."""
     for check in all_checks():
-        if check.kind is Kind.LAW or not owned & {*check.clauses}:
+        if check.kind not in (Kind.EXACT, Kind.NEAR_CERTAIN) or not owned & {*check.clauses}:
             continue
         if profile not in check.profiles:
             continue
@@ -187,6 +193,11 @@ def _planned_laws(
 def sure(plan: Plan) -> tuple[Power, ...]:
     """Return the alternatives that the laws show but for probability 1e-6."""
     return tuple(one for one in plan.would_see if one.probability >= 1 - BETA)
+
+
+def would_see(plan: Plan, clause: ClauseId) -> tuple[Power, ...]:
+    """Return what the evidence of a clause shows but for probability 1e-6."""
+    return sure(plan) if clause == LAW else plan.sequential.would_see(clause)
 
 
 def alpha(plan: Plan) -> float:

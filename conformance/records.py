@@ -14,8 +14,10 @@ __all__ = [
     "Footer",
     "Header",
     "LawRecord",
+    "PairsRecord",
     "Record",
     "ReportWriter",
+    "TailRecord",
     "VerdictRecord",
     "read_report",
 ]
@@ -91,6 +93,53 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     counts: tuple[tuple[int, int], ...]
     log_e: float
     seconds: float
+    tv_upper: float | None = None
+
+
+class TailRecord(msgspec.Struct, frozen=True, tag="tail", tag_field="record", kw_only=True):
+    """One grade of the tail: counts of the ids drawn, and log e at every look.
+
+    `reached` is None if the grade was cut short; `log_e` holds [draws, log e].
+    """
+
+    check: str
+    id: str
+    case: msgspec.Raw
+    grade: float
+    required: bool
+    reached: bool | None
+    draws: int
+    hits: int
+    skipped: int
+    outside: int
+    distinct: int | None
+    expected_distinct: float | None
+    counts: tuple[tuple[int, int], ...]
+    log_e: tuple[tuple[int, float], ...]
+    seen: str
+    seconds: float
+
+
+class PairsRecord(msgspec.Struct, frozen=True, tag="pairs", tag_field="record", kw_only=True):
+    """One case of an independence clause.
+
+    `ids` are the draws, calls of the second stream after those of the first, as zlib-compressed
+    little-endian int32: enough to judge again.
+    """
+
+    check: str
+    id: str
+    case: msgspec.Raw
+    clause: str
+    pairing: str
+    rows: int
+    calls: int
+    pairs: int
+    skipped: int
+    log_e: float
+    best: str
+    ids: bytes
+    seconds: float
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, tag="verdict", tag_field="record", kw_only=True):
@@ -120,7 +169,7 @@ class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", kw_o
     error: str | None = None
 
 
-Record = Header | CaseRecord | LawRecord | VerdictRecord | Footer
+Record = Header | CaseRecord | LawRecord | TailRecord | PairsRecord | VerdictRecord | Footer
 
 _decoder = msgspec.json.Decoder(Record)
 

@@ -28,15 +28,15 @@ from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.law import LawProcess
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
 from refsampler.conformance.isolation import AskedSubject, ask_check
+from refsampler.conformance.lawrun import distance_words, judge_distance, run_pairs, run_tails
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord, ReportWriter
+from refsampler.conformance.sequential import MOST_CELLS, batch_sizes
 from refsampler.conformance.strategies import shrink
 from refsampler.conformance.subject import SubjectError
 
 __all__ = ["Judged", "Outcome", "judge_case", "run"]
 
-_ROW_ELEMENTS = 2**21
-_MOST_ROWS = 2**15
 _SHRINK_SECONDS = 15.0
 
 
@@ -83,22 +83,35 @@ def run(
     started = time.monotonic()
     deadline = None if time_budget is None else started + time_budget
     tally = Tally()
-    planned = len(plan.cases) + len(plan.laws)
+    sequential = plan.sequential
+    planned = len(plan.cases) + len(plan.laws) + len(sequential.pairs) + len(sequential.tails)
     for number, one in enumerate(plan.cases):
         if _late(deadline) or stop():
             break
         _run_case(subject, one, writer, tally)
         progress(number + 1, planned)
+    pools = sequential.pools()
+
+    def ended() -> bool:
+        return _late(deadline) or stop()
+
+    run_pairs(subject, sequential, writer, tally, pools, ended)
     pool = ClausePool(equal_weights(one.case.id for one in plan.laws), BANK, plan.log_threshold)
+    pools[LAW] = pool
+    tests = sum(one.law.probs.size <= MOST_CELLS for one in plan.laws)
+    uppers: list[float] = []
     for number, law in enumerate(plan.laws):
         if _late(deadline) or pool.failed or stop():
             break
-        _run_law(subject, law, writer, tally, pool, deadline)
-        progress(len(plan.cases) + number + 1, planned)
+        upper = _run_law(subject, law, writer, tally, pool, deadline, tests)
+        uppers += [] if upper is None else [upper]
+        progress(len(plan.cases) + len(sequential.pairs) + number + 1, planned)
+    tally.figures[LAW] = distance_words(uppers)
+    run_tails(subject, sequential, writer, tally, pools, ended)
     if not (_late(deadline) or stop()):
         _shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started
-    decisions = tuple(decide(plan, tally, pool))
+    decisions = tuple(decide(plan, tally, pools))
     return Outcome(decisions, tally.cases, tally.all_draws, seconds, tuple(tally.errors))
 
 
@@ -243,11 +256,17 @@ def _run_law(
     tally: Tally,
     pool: ClausePool,
     deadline: float | None,
-) -> None:
-    """Draw batch by batch and look after each; stop at a failure, or when time is up."""
+    tests: int,
+) -> float | None:
+    """Draw batch by batch and look after each; stop at a failure, or when time is up.
+
+    Returns:
+        an upper bound on the total variation distance, if the law has few cells.
+
+    """
     started = time.monotonic()
     vocab = one.case.logits.vocab
-    rows = max(1, min(_MOST_ROWS, _ROW_ELEMENTS // vocab, one.draws))
+    sizes = batch_sizes(one.draws, vocab, subject.capabilities.max_elements)
     process = LawProcess(one.law)
     counts = np.zeros(vocab, dtype=np.int64)
     complete, drawn, call = True, 0, 0
@@ -257,7 +276,7 @@ def _run_law(
             complete = False
             break
         try:
-            ids = subject.sample_many(one.case, rows, call)
+            ids = subject.sample_many(one.case, next(sizes), call)
         except SubjectError as error:
             findings = (Finding(ClauseId("output.returns"), "a result", str(error), call=call),)
             break
@@ -271,6 +290,8 @@ def _run_law(
         process.update(batch)
         pool.update(process.evidence())
         drawn, call = drawn + len(ids), call + 1
+    upper, wrong = judge_distance(one, process, tests)
+    findings = (*findings, *wrong)
     writer.write(
         LawRecord(
             check=one.check.name,
@@ -281,6 +302,7 @@ def _run_law(
             counts=tuple((int(token), int(counts[token])) for token in np.flatnonzero(counts)),
             log_e=process.log_e,
             seconds=round(time.monotonic() - started, 6),
+            tv_upper=upper,
         )
     )
     if findings:
@@ -288,6 +310,7 @@ def _run_law(
         tally.book(one.case, findings)
     finished = complete and not findings
     tally.count(one.case.clauses if finished else (), drawn, time.monotonic() - started)
+    return upper
 
 
 def _counted(

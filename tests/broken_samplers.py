@@ -16,6 +16,7 @@ from refsampler.conformance.checks import generated
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.runner import run
+from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status
 from refsampler.draw import draw
@@ -328,7 +329,7 @@ def small_plan(capabilities: Capabilities, widest: int = 140) -> Plan:
         one for one in plan.cases if one.case.logits.vocab <= widest or "seed" in one.check.name
     )
     laws = tuple(one for one in plan.laws if one.case.logits.vocab < 100)[:3]
-    return replace(plan, cases=cases, laws=laws)
+    return replace(plan, cases=cases, laws=laws, sequential=Sequential())
 
 
 def failures(sampler: RightKernel | RightSampler, plan: Plan) -> list[str]:

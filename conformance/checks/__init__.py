@@ -19,6 +19,7 @@ def all_checks() -> tuple[Check, ...]:
         filters,
         generated,
         greedy,
+        independence,
         inputs,
         large,
         law,
@@ -29,6 +30,7 @@ def all_checks() -> tuple[Check, ...]:
         refusals,
         seeds,
         sessions,
+        tail,
     )
 
     groups = (
@@ -47,6 +49,8 @@ def all_checks() -> tuple[Check, ...]:
         cost,
         generated,
         large,
+        independence,
         law,
+        tail,
     )
     return tuple(check for group in groups for check in group.CHECKS)

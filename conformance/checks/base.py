@@ -21,6 +21,8 @@ class Kind(StrEnum):
     EXACT = "exact"
     NEAR_CERTAIN = "near-certain"
     LAW = "law"
+    TAIL = "tail"
+    PAIRS = "pairs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,14 @@ class Asked:
         findings: clauses broken.
         draws: ids drawn.
         figures: clause and a measured figure in words, reported whatever the verdict.
+        ids: drawn, where evidence judges them, as the check packs them.
 
     """
 
     findings: tuple[Finding, ...] = ()
     draws: int = 0
     figures: tuple[tuple[ClauseId, str], ...] = ()
+    ids: bytes = b""
 
 
 def alone(case: Case) -> tuple[Case, ...]:

@@ -1,0 +1,29 @@
+"""Rows for tails and for independence: one likely id and a flat sea, and flat rows."""
+
+from __future__ import annotations
+
+from refsampler.conformance.case import Case
+from refsampler.conformance.designed.build import batch, flat, request
+from refsampler.conformance.evidence.tail import sea
+from refsampler.conformance.logits import RowRecipe
+
+__all__ = ["FLAT_VOCAB", "TAIL_VOCAB", "flat_case", "tail_case"]
+
+TAIL_VOCAB = 1024
+"""Draws times vocabulary hardly depend on its size while the sea's mass is small; with fewer ids
+the distinct count says more, with more the calls have fewer rows."""
+
+FLAT_VOCAB = 1024
+"""A copied draw is seen after a handful of pairs; larger rows cost more seconds for the same."""
+
+
+def tail_case(grade: float) -> Case:
+    """Return one id against a flat sea of ids of probability `grade` each."""
+    head = TAIL_VOCAB // 3
+    recipe = RowRecipe(ids=(head,), values=(sea(TAIL_VOCAB, grade).gap,))
+    return batch(TAIL_VOCAB, [(recipe, request())], "draw.tail", "draw.resolution")
+
+
+def flat_case(clause: str, calls: int) -> Case:
+    """Return one flat row that is asked in so many successive calls."""
+    return batch(FLAT_VOCAB, [(flat(), request())], clause, calls=calls)

@@ -1,0 +1,146 @@
+"""What a run judges by evidence beside `draw.law`: tails, independence, and tests of one look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from refsampler.backends.protocol import Capabilities
+from refsampler.clauses import ClauseId
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks.independence import PlannedPairs, plan_pairs
+from refsampler.conformance.checks.tail import (
+    RESOLUTION,
+    TAIL,
+    PlannedTail,
+    Unplanned,
+    plan_tails,
+    tail_words,
+)
+from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES, Budget
+from refsampler.conformance.evidence.guarantees import BETA
+from refsampler.conformance.evidence.l1 import L1Test
+from refsampler.conformance.evidence.law import LawCase
+from refsampler.conformance.evidence.pool import ClausePool, equal_weights
+from refsampler.conformance.evidence.tail import TAIL_BETS
+from refsampler.conformance.verdict import Power
+
+__all__ = [
+    "L1_ALPHA",
+    "MOST_CELLS",
+    "RESOLUTION_ALPHA",
+    "SPLIT",
+    "Sequential",
+    "batch_sizes",
+    "l1_test",
+    "plan_sequential",
+]
+
+SPLIT = Budget(RUN_CLAUSES)
+"""What each clause may fail a right backend with; the same whatever part of a run is asked for."""
+
+RESOLUTION_ALPHA = FIXED_DRAWS / 3
+L1_ALPHA = FIXED_DRAWS - RESOLUTION_ALPHA
+
+MOST_CELLS = 64
+"""Laws of more cells would need too many draws for a bound in total variation."""
+
+_ROW_ELEMENTS = 2**21
+_MOST_ROWS = 2**15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequential:
+    """The planned tails and pairs.
+
+    Attributes:
+        tails: one a grade.
+        pairs: cases of the independence clauses, before everything else.
+        unplanned: what the profile's time does not allow.
+
+    """
+
+    tails: tuple[PlannedTail, ...] = ()
+    pairs: tuple[PlannedPairs, ...] = ()
+    unplanned: tuple[Unplanned, ...] = ()
+    counts: dict[ClauseId, int] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Return every case."""
+        return (*(one.case for one in self.tails), *(one.case for one in self.pairs))
+
+    @property
+    def draws(self) -> int:
+        """How many ids are drawn at most."""
+        return sum(one.draws for one in self.tails) + sum(one.draws for one in self.pairs)
+
+    @property
+    def logits(self) -> int:
+        """Draws times vocabulary: what takes the time."""
+        tails = sum(one.draws * one.case.logits.vocab for one in self.tails)
+        return tails + sum(one.draws * one.case.logits.vocab for one in self.pairs)
+
+    def would_see(self, clause: ClauseId) -> tuple[Power, ...]:
+        """Return what the planned draws show of a clause, with probability 1 - 1e-6."""
+        if clause == TAIL:
+            return tuple(
+                Power(f"tail of grade {one.grade:g} off by {tail_words(one.seen)}", 1 - BETA)
+                for one in self.tails
+            )
+        if clause == RESOLUTION:
+            return tuple(
+                Power(f"grade {one.grade:g}: {one.reachable:.0%} of the ids reachable", 1 - BETA)
+                for one in self.tails
+                if one.reachable > 0
+            )
+        return tuple(one.seen for one in self.pairs if one.clause == clause)
+
+    def pools(self) -> dict[ClauseId, ClausePool]:
+        """Return the evidence of every planned clause before the first draw."""
+        found = {}
+        required = [one.case.id for one in self.tails if one.required]
+        if required:
+            threshold = SPLIT.log_threshold(TAIL)
+            found[TAIL] = ClausePool(equal_weights(required), TAIL_BETS, threshold)
+        for clause in dict.fromkeys(one.clause for one in self.pairs):
+            names = [one.name for one in self.pairs if one.clause == clause]
+            found[clause] = ClausePool(equal_weights(names), (), SPLIT.log_threshold(clause))
+        return found
+
+
+def plan_sequential(
+    capabilities: Capabilities, profile: str, owned: frozenset[ClauseId]
+) -> Sequential:
+    """Plan the tails and the pairs of the owned clauses."""
+    tails: tuple[PlannedTail, ...] = ()
+    unplanned: tuple[Unplanned, ...] = ()
+    if owned & {TAIL, RESOLUTION}:
+        threshold = SPLIT.log_threshold(TAIL)
+        tails, unplanned = plan_tails(capabilities, profile, threshold, RESOLUTION_ALPHA)
+    pairs = plan_pairs(capabilities, profile, SPLIT, owned)
+    counts = {clause: sum(one.required for one in tails) for clause in (TAIL, RESOLUTION)}
+    for pair in pairs:
+        counts[pair.clause] = counts.get(pair.clause, 0) + 1
+    return Sequential(tails, pairs, unplanned, {key: n for key, n in counts.items() if n})
+
+
+def l1_test(law: LawCase, draws: int, tests: int) -> L1Test | None:
+    """Return the one look at a law of few cells, charged with a share of `L1_ALPHA`."""
+    if law.probs.size > MOST_CELLS:
+        return None
+    return L1Test(law.probs, law.delta, draws, L1_ALPHA / tests)
+
+
+def batch_sizes(draws: int, vocab: int, most_elements: int | None) -> Iterator[int]:
+    """Yield the rows of each call until exactly so many draws are made."""
+    elements = _ROW_ELEMENTS if most_elements is None else min(most_elements, _ROW_ELEMENTS)
+    rows = max(1, min(_MOST_ROWS, elements // vocab))
+    for start in range(0, draws, rows):
+        yield min(rows, draws - start)
+
+
+def looks(calls: int, most: int) -> int:
+    """Return after how many calls to look, so that there are at most so many looks."""
+    return max(1, math.ceil(calls / most))

@@ -1,0 +1,186 @@
+"""Series: successive calls on one state of the generator, threads side by side, and load.
+
+`OpenSubject` seeds the generator before every call, which would hide a kernel that does not advance
+it; here it is seeded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Barrier, Event
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from refsampler.backends.protocol import Engine, Feature
+from refsampler.conformance.case import Case, Layout
+from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
+from refsampler.metadata import SamplingMetadata
+from refsampler.sampler import SamplerOutput
+
+__all__ = ["Later", "Series", "SeriesSubject"]
+
+_LOAD_ROWS = 64
+_PATIENCE_S = 60.0
+
+
+class Later(StrEnum):
+    """What torch draws from the subject's generator after a call."""
+
+    NOTHING = "nothing"
+    UNIFORMS = "uniforms"
+    RACE = "race"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Successive calls.
+
+    Attributes:
+        ids: of the subject.
+        later: torch's own draws after each call: uniforms in [0, 1), or the ids of a flat race;
+            no columns if nothing was asked.
+
+    """
+
+    ids: Int64[np.ndarray, "calls rows"]
+    later: Float64[np.ndarray, "calls later"]
+
+
+class SeriesSubject(OpenSubject):
+    """A subject that is asked again without a fresh seed."""
+
+    def series(self, case: Case, rows: int, calls: int, later: Later = Later.NOTHING) -> Series:
+        """Draw `rows` ids in each of `calls` successive calls.
+
+        Args:
+            case: of one unseeded row.
+            rows: of each call.
+            calls: in a row; an engine keeps its session.
+            later: what torch draws from the same generator after each call.
+
+        Raises:
+            SubjectError: the backend raised, or gave no ids.
+
+        """
+        logits, metadata = self._replicate(case, rows)
+        seed = derived_seed(self.run_seed, self._id(case), "series", later)
+        with self._seeded(seed), self._source(case, logits, metadata, seed) as draw:
+            pairs = [(draw(), _torch_draws(later, logits)) for _ in range(calls)]
+        ids, after = zip(*pairs, strict=True)
+        return Series(np.stack(ids), np.stack(after))
+
+    def threads(self, case: Case, rows: int, calls: int) -> Int64[np.ndarray, "2 calls rows"]:
+        """Draw from two threads at a time, each `calls` successive calls of `rows` ids.
+
+        Raises:
+            SubjectError: the backend raised, or gave no ids.
+
+        """
+        logits, metadata = self._replicate(case, rows)
+        seed = derived_seed(self.run_seed, self._id(case), "threads")
+        start = Barrier(2, timeout=_PATIENCE_S)
+
+        def work(thread: int) -> Int64[np.ndarray, "calls rows"]:
+            with self._source(case, logits, metadata, seed + thread) as draw:
+                start.wait()
+                return np.stack([draw() for _ in range(calls)])
+
+        with self._seeded(seed), ThreadPoolExecutor(2) as pool:
+            return np.stack(list(pool.map(work, range(2))))
+
+    @contextmanager
+    def under_load(self, case: Case) -> Iterator[None]:
+        """Let another thread draw from a case of one row, again and again, meanwhile.
+
+        Raises:
+            SubjectError: the backend raised there.
+
+        """
+        logits, metadata = self._replicate(case, _LOAD_ROWS)
+        stop = Event()
+
+        def work() -> None:
+            with self._source(case, logits, metadata, self.run_seed) as draw:
+                while not stop.is_set():
+                    draw()
+
+        with ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(work)
+            try:
+                yield
+            finally:
+                stop.set()
+            beside.result()
+
+    @contextmanager
+    def _source(
+        self, case: Case, logits: Tensor, metadata: SamplingMetadata, seed: int
+    ) -> Iterator[Callable[[], Int64[np.ndarray, " rows"]]]:
+        """Give a function that draws one call after another from equal rows."""
+        if self.capabilities.level == 3:
+            with self._running(case, logits, seed) as draw:
+                yield draw
+            return
+        in_place = Feature.IN_PLACE in self.capabilities.features
+
+        def from_metadata() -> Int64[np.ndarray, " rows"]:
+            handed = logits.clone() if in_place else logits
+            drawn = self._from_metadata(handed, metadata, Layout.CONTIGUOUS, watch=False)
+            return _whole(drawn.ids, len(logits))
+
+        yield from_metadata
+
+    @contextmanager
+    def _running(
+        self, case: Case, logits: Tensor, seed: int
+    ) -> Iterator[Callable[[], Int64[np.ndarray, " rows"]]]:
+        """Give a function that samples one session again and again; its histories do not grow."""
+        assert isinstance(self.backend, Engine)
+        with _blamed():
+            session = self.backend.open(logits.shape[1], seed)
+            for row in range(len(logits)):
+                session.add(row, case.requests[0])
+
+        def from_session() -> Int64[np.ndarray, " rows"]:
+            with _blamed():
+                output: SamplerOutput = session.sample(range(len(logits)), logits.clone())
+                ids = output.sampled_token_ids.reshape(-1).cpu().numpy().astype(np.int64)
+            return _whole(ids, len(logits))
+
+        yield from_session
+        with _blamed():
+            session.close()
+
+
+@contextmanager
+def _blamed() -> Iterator[None]:
+    """Turn what the backend raises into a `SubjectError`."""
+    try:
+        yield
+    except Exception as error:
+        raise SubjectError(f"{type(error).__name__}: {error}") from error
+
+
+def _whole(ids: Int64[np.ndarray, " drawn"], rows: int) -> Int64[np.ndarray, " rows"]:
+    if len(ids) != rows:
+        raise SubjectError(f"{rows} rows gave {len(ids)} ids")
+    return ids
+
+
+def _torch_draws(later: Later, logits: Tensor) -> Float64[np.ndarray, " later"]:
+    """Draw from torch's default generator, as its next user would."""
+    match later:
+        case Later.NOTHING:
+            return np.empty(0)
+        case Later.UNIFORMS:
+            drawn = torch.rand(len(logits), device=logits.device)
+        case Later.RACE:
+            drawn = torch.empty_like(logits).exponential_().argmin(dim=-1)
+    return drawn.cpu().numpy().astype(np.float64)
