@@ -63,10 +63,14 @@ class FindingRecord(msgspec.Struct, frozen=True):
     row: int | None = None
     call: int | None = None
     candidates: tuple[str, ...] = ()
+    given: str | None = None
 
 
 class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):
-    """One case judged; no findings means that every clause it speaks about was obeyed."""
+    """One case judged; no findings means that every clause it speaks about was obeyed.
+
+    `crashed` says that it speaks about `output.returns` only; `figures` holds [clause, words].
+    """
 
     check: str
     id: str
@@ -76,6 +80,8 @@ class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw
     seconds: float
     findings: tuple[FindingRecord, ...] = ()
     shrunk_from: str | None = None
+    crashed: bool = False
+    figures: tuple[tuple[str, str], ...] = ()
 
 
 class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_only=True):
@@ -156,6 +162,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, tag="verdict", tag_field="recor
     draws: int
     would_see: tuple[tuple[str, float], ...]
     replay: str
+    expected: str | None = None
 
 
 class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", kw_only=True):

@@ -211,7 +211,8 @@ def _run_case(subject: AskedSubject, one: PlannedCase, writer: ReportWriter, tal
         return
     seconds = time.monotonic() - started
     draws = judged.draws
-    writer.write(_case_record(one.check, one.case, judged.findings, draws, seconds, planned=one))
+    record = _case_record(one.check, one.case, judged.findings, draws, seconds, planned=one)
+    writer.write(msgspec.structs.replace(record, crashed=judged.crashed, figures=judged.figures))
     tally.book(one.case, judged.findings)
     tally.figures.update(judged.figures)
     if judged.crashed:
@@ -245,7 +246,7 @@ def _case_record(
 
 def _finding_record(one: Finding) -> FindingRecord:
     return FindingRecord(
-        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates
+        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates, one.given
     )
 
 
@@ -292,6 +293,8 @@ def _run_law(
         drawn, call = drawn + len(ids), call + 1
     upper, wrong = judge_distance(one, process, tests)
     findings = (*findings, *wrong)
+    if findings:
+        writer.write(_case_record(one.check, one.case, findings, drawn, 0.0))
     writer.write(
         LawRecord(
             check=one.check.name,
@@ -306,7 +309,6 @@ def _run_law(
         )
     )
     if findings:
-        writer.write(_case_record(one.check, one.case, findings, drawn, 0.0))
         tally.book(one.case, findings)
     finished = complete and not findings
     tally.count(one.case.clauses if finished else (), drawn, time.monotonic() - started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,7 +20,16 @@ from refsampler.conformance.commands.opening import isolation_options, opened
 from refsampler.conformance.commands.progress import progress
 from refsampler.conformance.commands.verdict_table import markdown, plan_lines, show
 from refsampler.conformance.costs import left_out, total_seconds
-from refsampler.conformance.decisions import exit_code, headline
+from refsampler.conformance.expectations import (
+    Expectation,
+    ExpectationsError,
+    apply_expectations,
+    expected_exit_code,
+    expected_headline,
+    read_expectations,
+    stale_entries,
+    updated_document,
+)
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.reporting.junit import write_junit
@@ -159,6 +169,19 @@ def plan(
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
 @_time_budget
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option(
+    "--expectations",
+    "expectations_file",
+    type=click.Path(path_type=Path),
+    help="TOML file of known failures, [[expect]] clause, status = 'fail', reason, and as you like"
+    " backend (a shell pattern) and issue. Expected failures leave the exit status at 0; stale"
+    " entries are reported.",
+)
+@click.option(
+    "--update-expectations",
+    is_flag=True,
+    help="Rewrite that file: entries that pass go, unexpected failures come with an empty reason.",
+)
 @isolation_options
 @format_option
 def check(
@@ -169,6 +192,8 @@ def check(
     folder: Path | None,
     time_budget: float | None,
     junit: Path | None,
+    expectations_file: Path | None,
+    update_expectations: bool,
     isolate: bool | None,
     timeout_s: float,
     memory_gib: float,
@@ -176,9 +201,10 @@ def check(
 ) -> None:
     """Test BACKEND against the contract.
 
-    Exit status: 0 conforms, 1 does not, 2 usage, 3 inconclusive, 4 could not be opened or harness
+    Exit status: 0 conforms or matches expectations, 1 does not, 2 usage, 3 inconclusive, 4 could not be opened or harness
     error, 5 nothing ran.
     """
+    known = _expectations(expectations_file, update=update_expectations)
     run_seed = _run_seed(seed)
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         made = _planned(subject.capabilities, profile, glob, run_seed)
@@ -199,17 +225,38 @@ def check(
                     progress=tell,
                     stop=lambda: subject.spent,
                 )
-            code = exit_code(outcome.decisions, outcome.errors)
-            line = headline(outcome.decisions, code)
+            name = made.capabilities.name
+            outcome = replace(outcome, decisions=apply_expectations(outcome.decisions, known, name))
+            code = expected_exit_code(outcome.decisions, outcome.errors)
+            line = expected_headline(outcome.decisions, code)
             for decision in outcome.decisions:
                 writer.write(verdict_record(decision))
             writer.write(footer_record(outcome, code, line))
-    page = markdown(outcome.decisions, f"{made.capabilities.name}: verdicts", line)
+    page = markdown(outcome.decisions, f"{name}: verdicts", line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
     if junit is not None:
         write_junit(junit, backend, outcome.decisions, outcome.errors)
     _print(form, outcome, page, line, where)
+    for stale in stale_entries(outcome.decisions, known, name):
+        click.echo(f"stale expectation of {stale.entry.clause}: {stale.why}", err=True)
+    if update_expectations and expectations_file is not None:
+        before = expectations_file.read_text("utf-8") if expectations_file.exists() else ""
+        expectations_file.write_text(updated_document(before, outcome.decisions, name), "utf-8")
     sys.exit(code)
+
+
+def _expectations(path: Path | None, *, update: bool) -> tuple[Expectation, ...]:
+    """Read the file, or end the command with status 2; a file to be updated need not exist."""
+    if path is None:
+        if update:
+            raise click.UsageError("--update-expectations needs --expectations FILE")
+        return ()
+    if update and not path.exists():
+        return ()
+    try:
+        return read_expectations(path)
+    except (ExpectationsError, OSError) as error:
+        raise click.BadParameter(str(error), param_hint="--expectations") from error
 
 
 def _print(form: Format, outcome: Outcome, page: str, line: str, where: Path) -> None:

@@ -45,7 +45,7 @@ def failure_lines(decision: Decision) -> tuple[str, ...]:
     if verdict.status is not Status.FAIL:
         return ()
     lines = [
-        f"FAIL {verdict.clause}",
+        f"FAIL {verdict.clause}{' (expected)' if verdict.expected else ''}",
         f"  expected  {decision.expected}",
         f"  seen      {decision.seen}",
         f"  sure      {_certainty(decision)}",
@@ -72,7 +72,9 @@ def markdown(decisions: Sequence[Decision], title: str, headline: str) -> str:
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for one in decisions:
         verdict = one.verdict
-        note = (verdict.effect or one.reason).replace("|", r"\|")
+        note = (one.reason if verdict.expected else verdict.effect or one.reason).replace(
+            "|", r"\|"
+        )
         word = _MARKS[verdict.status][0]
         lines.append(
             f"| `{verdict.clause}` | {one.level} | {word} | {one.cases} | {verdict.draws} | {note} |"
@@ -114,7 +116,7 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
 
 def _note(decision: Decision) -> str:
     verdict = decision.verdict
-    if verdict.status is Status.PASS:
+    if verdict.status is Status.PASS and verdict.expected is None:
         return f"{decision.cases} cases, {verdict.draws:,} draws"
     return decision.reason or verdict.effect
 
