@@ -5,7 +5,7 @@ from __future__ import annotations
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
-from refsampler.conformance.designed import processors
+from refsampler.conformance.designed import processors, ragged
 
 __all__ = ["CHECKS"]
 
@@ -14,6 +14,28 @@ def _thinking(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
     """Return nothing for engines: the markers are part of the model, not of a request."""
     declared = Feature.THINKING in capabilities.features and capabilities.level == 2
     return processors.thinking_cases() if declared else ()
+
+
+_VOCAB = 12
+_MASKS = ("mask.allowed", "mask.bad-words", "mask.min-tokens", "bias.additive")
+_PENALTIES = ("penalty.history", "penalty.repetition", "penalty.frequency", "penalty.presence")
+
+
+def _other_masks(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    cases = (*processors.mask_cases(), *processors.bias_cases())
+    more = (*ragged.swapped(cases), *ragged.ragged(cases, *_MASKS))
+    return _if(capabilities, Feature.MASKS, (*more, *ragged.grammar_mask_cases(_VOCAB)))
+
+
+def _other_penalties(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    cases, histories = processors.penalty_cases(), processors.history_cases()
+    more = (
+        *ragged.swapped((*cases, *histories)),
+        *ragged.ragged(cases, *_PENALTIES),
+        *ragged.grammar_penalty_cases(_VOCAB),
+        *ragged.tied_cases(_VOCAB),
+    )
+    return _if(capabilities, Feature.PENALTIES, more)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -46,6 +68,18 @@ CHECKS: tuple[Check, ...] = (
         clause_ids("penalty.history"),
         Kind.NEAR_CERTAIN,
         lambda capabilities, _: _if(capabilities, Feature.PENALTIES, processors.history_cases()),
+    ),
+    Check(
+        "masks-ragged",
+        clause_ids(*_MASKS, "order.pipeline", "effect.parameters"),
+        Kind.NEAR_CERTAIN,
+        _other_masks,
+    ),
+    Check(
+        "penalties-ragged",
+        clause_ids(*_PENALTIES, "order.pipeline", "effect.parameters", "greedy.tie"),
+        Kind.NEAR_CERTAIN,
+        _other_penalties,
     ),
     Check("forced-thinking", clause_ids("thinking.force"), Kind.NEAR_CERTAIN, _thinking),
 )
