@@ -110,7 +110,7 @@ PROFILES: tuple[Semantics, ...] = (
         greedy_below=5e-324,
     ),
     Semantics(profile="flashinfer", top_p_ties="all"),
-    Semantics(profile="aiter", top_p_ties="all"),
+    Semantics(profile="aiter", top_p_ties="all", top_p_mass="joint"),
     Semantics(
         profile="transformers",
         order=_filters(Step.TEMPERATURE, Step.TOP_K, Step.TOP_P, Step.MIN_P),

@@ -1,7 +1,11 @@
 """Profiles are what the engines' notes say, and orders are checked."""
 
 import pytest
+import torch
 
+from refsampler.law import target_law
+from refsampler.params import SamplingParams
+from refsampler.request import Request
 from refsampler.semantics import PROFILES, VLLM_ORDER, Semantics, Step, profile
 
 
@@ -41,3 +45,22 @@ def test_a_step_named_twice_is_refused():
 @pytest.mark.parametrize("name", ["llama.cpp", "mlx-lm"])
 def test_engines_that_divide_by_the_temperature_last(name):
     assert profile(name).order[-1] is Step.TEMPERATURE
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("vllm", {0}),
+        ("flashinfer", {0}),
+        ("aiter", {0, 1}),
+        ("sglang", {0, 1}),
+        ("lmdeploy", {0}),
+        ("llama.cpp", {0}),
+    ],
+)
+def test_top_p_is_measured_before_or_after_top_k(name, kept):
+    # .3 .2 and 50 x .01: of the two that k leaves the first has 3/5, of all it has 3/10 < 1/2
+    logits = torch.tensor([[0.3, 0.2] + [0.01] * 50]).log()
+    law = target_law(logits, [Request(SamplingParams(top_k=2, top_p=0.5))], profile(name))
+    assert set(law.hull[0].nonzero().flatten().tolist()) == kept
+    assert law.exact.item()
