@@ -52,7 +52,8 @@ def call_kernel(
         metadata: the batch.
 
     """
-    x = logits if Fold.TEMPERATURE in folded else logits / divisor(temperature)[:, None]
+    # a copy: a kernel may declare that it works in place, and logprobs still need the logits
+    x = logits.clone() if Fold.TEMPERATURE in folded else logits / divisor(temperature)[:, None]
     if Fold.MIN_P not in folded:
         for processor in metadata.logitsprocs.argmax_invariant:
             x = processor.apply(x)

@@ -71,7 +71,10 @@ class Sampler:
         folds: frozenset[Fold] = frozenset({Fold.TOP_K, Fold.TOP_P}),
         compile_ranks: bool = False,
     ) -> None:
-        """Refuse a mode that does not exist."""
+        """Refuse a mode that does not exist, and greedy rows for a kernel that cannot see them."""
+        if Fold.GREEDY in folds and Fold.TEMPERATURE not in folds:
+            msg = f"folds = {sorted(folds)} is refused: allowed is greedy only with temperature"
+            raise ValueError(msg)
         self.logprobs_mode = known_mode(logprobs_mode)
         self.dtype = torch.float64 if use_fp64_gumbel else torch.float32
         self.kernel = filter_and_draw
@@ -96,13 +99,15 @@ class Sampler:
 
         Raises:
             TypeError: the logits have another dtype (clause `input.dtypes`).
-            ValueError: a mask has another width than the logits (clause `mask.width`).
+            ValueError: the logits have another shape than one row a request, or a mask has another
+                width than the logits (clause `mask.width`).
             AssertionError: all_greedy and all_random are both set (clause `batch.flags`).
 
         """
         mode = known_mode(logprobs_mode or self.logprobs_mode)
         if logits.shape[0] == 0:
             return _no_rows(logits)
+        _check_shape(logits, metadata)
         history = _history(metadata, logits.shape[0], with_drafts=predict_bonus_token)
 
         # 1 keep what raw modes show; 2 float32
@@ -201,6 +206,17 @@ def _no_rows(logits: Float[Tensor, "num_tokens vocab"]) -> SamplerOutput:
         logprobs_tensors=None,
         valid=torch.empty(0, dtype=torch.bool, device=logits.device),
     )
+
+
+def _check_shape(logits: Float[Tensor, "num_tokens vocab"], metadata: SamplingMetadata) -> None:
+    """Refuse logits that are not one row a request: rows would take each other's parameters."""
+    rows = len(metadata.repetition_penalties)
+    if logits.ndim != 2 or logits.shape[0] != rows or logits.shape[1] == 0:
+        msg = (
+            f"logits.shape = {tuple(logits.shape)} is refused: "
+            f"allowed is ({rows}, V), one row a request, with V of at least 1"
+        )
+        raise ValueError(msg)
 
 
 def _as_float32(

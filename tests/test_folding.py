@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from refsampler.draw import Drawn, Fold
@@ -126,3 +127,21 @@ def test_processed_values_come_from_the_kernel_or_else_from_the_reference():
         logprobs = run(kernel, TOP, params, mode="processed_logits").logprobs_tensors
         assert logprobs is not None
         assert logprobs.logprobs.tolist() == [[shown]]
+
+
+def test_greedy_rows_are_handed_over_only_with_the_temperature_that_marks_them():
+    with pytest.raises(ValueError, match=r"folds = \[.*'greedy'.*\] is refused: allowed is greedy"):
+        Sampler(filter_and_draw=Spy(), folds=TOP | {Fold.GREEDY})
+
+
+def test_a_kernel_that_works_in_place_spoils_no_logprobs():
+    def kernel(logits, rows):
+        logits.fill_(-INF)
+        return torch.full((len(rows.seed),), 1)
+
+    for mode in ("raw_logits", "processed_logits"):
+        warm, cold = SamplingParams(logprobs=0), SamplingParams(temperature=0, logprobs=0)
+        output = run(kernel, frozenset(Fold), warm, cold, mode=mode)
+        assert output.logprobs_tensors is not None
+        assert output.logprobs_tensors.logprobs.tolist() == [[4], [4]]
+        assert output.valid.tolist() == [True, True]

@@ -1,6 +1,7 @@
 """The nine steps on batches worked by hand."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -308,3 +309,11 @@ def test_float32_race_and_float64_race_take_other_noise():
         generator=torch.Generator().manual_seed(1)
     )
     assert wide.sampled_token_ids.item() == noise.argmin().item()
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (3, 3), (2, 0)])
+def test_logits_that_are_not_one_row_a_request_are_refused(shape):
+    metadata = SamplingMetadata.from_requests([request(temperature=0), request(temperature=0)], 3)
+    message = f"logits.shape = {shape} is refused: allowed is (2, V), one row a request, with V"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Sampler()(torch.zeros(shape), metadata)
