@@ -137,6 +137,8 @@ class PersistentBatch:
         speculative: bool = False,
     ) -> None:
         """Make the processors; the batch is empty."""
+        if thinking is not None:
+            thinking.verify(vocab_size)
         self.vocab_size, self.max_num_reqs = vocab_size, max_num_reqs
         self.device, self.thinking = torch.device(device), thinking
         config = EngineConfig(vocab_size, max_num_reqs, speculative=speculative)

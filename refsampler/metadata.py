@@ -103,6 +103,8 @@ class SamplingMetadata:
         """
         for request in requests:
             request.verify(vocab_size)
+        if thinking is not None:
+            thinking.verify(vocab_size)
         where = torch.device(device)
         config = EngineConfig(vocab_size, max(1, len(requests)), speculative=speculative)
         processors = build_logitsprocs(config, where, custom=custom)

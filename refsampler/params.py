@@ -8,7 +8,7 @@ contract decides on top: infinite and NaN biases (`bias.additive`) and the effec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ __all__ = [
     "ParameterError",
     "ParameterTypeError",
     "SamplingParams",
+    "check_ids",
 ]
 
 GREEDY_EPSILON = 1e-5
@@ -183,6 +184,7 @@ class SamplingParams:
 
         Raises:
             ParameterError: an id or a number of logprobs is out of range.
+            ParameterTypeError: an id is no integer.
 
         """
         listed: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -194,9 +196,7 @@ class SamplingParams:
             ("logprob_token_ids", self.logprob_token_ids or ()),
         )
         for field, ids in listed:
-            for token in ids:
-                if not 0 <= token < vocab_size:
-                    raise ParameterError(field, token, f"ids from 0 to {vocab_size - 1}")
+            check_ids(field, ids, 0, vocab_size)
         most = vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size)
         for field in ("logprobs", "prompt_logprobs"):
             wanted = getattr(self, field)
@@ -205,6 +205,20 @@ class SamplingParams:
             count = vocab_size if wanted == -1 else wanted
             if count > most:
                 raise ParameterError(field, wanted, f"at most {most} logprobs a token")
+
+
+def check_ids(field: str, ids: Sequence[int], lowest: int, vocab_size: int) -> None:
+    """Refuse ids that are no integers from `lowest` to V - 1 (clause `input.validated`).
+
+    Raises:
+        ParameterError: names the field and the first id out of range.
+        ParameterTypeError: names the field and the first id that is no integer.
+
+    """
+    allowed = f"ids from {lowest} to {vocab_size - 1}"
+    for token in ids:
+        if not lowest <= _integer(field, token, allowed) < vocab_size:
+            raise ParameterError(field, token, allowed)
 
 
 def _number(field: str, value: object, allowed: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.params import ParameterError, SamplingParams, check_ids
 
 __all__ = ["PLACEHOLDER", "Request", "ThinkingMarkers"]
 
@@ -24,6 +24,16 @@ class ThinkingMarkers:
         for field in ("start", "end"):
             if not getattr(self, field):
                 raise ParameterError(field, getattr(self, field), "at least one id")
+
+    def verify(self, vocab_size: int) -> None:
+        """Check the ids against the vocabulary: an end that no id can be would force nothing.
+
+        Raises:
+            ParameterError: names the field, the value and the allowed range.
+
+        """
+        for field in ("start", "end"):
+            check_ids(f"thinking.{field}", getattr(self, field), 0, vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,4 @@ class Request:
         """
         self.params.verify(vocab_size, max_logprobs)
         for field, lowest in (("prompt", 0), ("output", PLACEHOLDER), ("drafts", PLACEHOLDER)):
-            for token in getattr(self, field):
-                if not lowest <= token < vocab_size:
-                    allowed = f"ids from {lowest} to {vocab_size - 1}"
-                    raise ParameterError(field, token, allowed)
+            check_ids(field, getattr(self, field), lowest, vocab_size)

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.batch import PersistentBatch
+from refsampler.metadata import SamplingMetadata
+from refsampler.params import ParameterError, ParameterTypeError, SamplingParams
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 
 
@@ -26,6 +28,19 @@ def test_ids_outside_the_vocabulary_are_refused(field, token, lowest):
     with pytest.raises(ParameterError) as error:
         request.verify(10)
     assert str(error.value) == f"{field} = {token} is refused: allowed is ids from {lowest} to 9"
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (Request(prompt=(1.5,)), "prompt"),  # type: ignore[arg-type]  # the point of the test
+        (Request(SamplingParams(allowed_token_ids=(1.5,))), "allowed_token_ids"),  # type: ignore[arg-type]  # the point of the test
+    ],
+)
+def test_an_id_that_is_no_integer_is_refused(request_, field):
+    with pytest.raises(ParameterTypeError) as error:
+        request_.verify(10)
+    assert str(error.value) == f"{field} = 1.5 is refused: allowed is ids from 0 to 9"
 
 
 def test_boundary_ids_and_placeholders_are_admitted():
@@ -56,3 +71,19 @@ def test_a_marker_has_at_least_one_id(field):
     with pytest.raises(ParameterError) as error:
         ThinkingMarkers(**given)
     assert str(error.value) == f"{field} = () is refused: allowed is at least one id"
+
+
+@pytest.mark.parametrize("token", [PLACEHOLDER, 10])
+@pytest.mark.parametrize("field", ["start", "end"])
+def test_a_marker_outside_the_vocabulary_is_refused_before_it_forces_nothing(field, token):
+    given = {"start": (1,), "end": (2,), field: (3, token)}
+    markers = ThinkingMarkers(**given)
+    makers = (
+        lambda: SamplingMetadata.from_requests([Request()], 10, thinking=markers),
+        lambda: PersistentBatch(10, thinking=markers),
+    )
+    for make in makers:
+        with pytest.raises(ParameterError) as error:
+            make()
+        message = f"thinking.{field} = {token} is refused: allowed is ids from 0 to 9"
+        assert str(error.value) == message
