@@ -48,6 +48,8 @@ BETA: Final = 1e-6
 
 _S_RANGE: Final = (-9.0, 1.5)  # of ln s: from far below any optimum to beyond s = 1
 
+_FAR: Final = 1e300
+
 
 class PowerError(ValueError):
     """The planned draws would not show the bias that the plan lists."""
@@ -94,8 +96,11 @@ def draws_needed_directional(
     if math.isinf(values[at]):
         return math.inf
     near = (float(grid[max(at - 1, 0)]), float(grid[min(at + 1, grid.size - 1)]))
-    best = minimize_scalar(needed, bounds=near, method="bounded")
-    return math.ceil(min(values[at], float(best.fun)))
+    # where the rate is not positive the parabola of the search must stay finite
+    best = minimize_scalar(
+        lambda log_s: math.log(min(needed(log_s), _FAR)), bounds=near, method="bounded"
+    )
+    return math.ceil(min(values[at], math.exp(float(best.fun))))
 
 
 def directional_power(direction: Direction, draws: int, log_threshold: float) -> float:
