@@ -58,6 +58,7 @@ class Wanted:
         glob: shell pattern of clause ids.
         subject: the object, None to resolve the name.
         named: whether `resolve` finds it by `backend`.
+        own_expectations: the session's file of expectations does not speak about it.
 
     """
 
@@ -65,6 +66,7 @@ class Wanted:
     glob: str = "*"
     subject: Any = field(default=None, compare=False, hash=False)
     named: bool = True
+    own_expectations: bool = False
 
     @property
     def folder(self) -> str:
@@ -91,6 +93,8 @@ class Gate:
         reports: folder in which each run gets a folder.
         shared: where processes of one session leave their results for each other; None alone.
         inconclusive: what a MUST that was not decided does.
+        in_process: a named backend is asked in this process whatever it is.
+        expectations: file of expected failures, for the runs that have no expectations of their own.
 
     """
 
@@ -99,6 +103,8 @@ class Gate:
     reports: Path = REPORTS
     shared: Path | None = None
     inconclusive: Literal["fail", "skip"] = "fail"
+    in_process: bool = False
+    expectations: Path | None = None
     _results: dict[Wanted, RunResult] = field(default_factory=dict)
     _told: frozenset[Wanted] = frozenset()
 
@@ -133,10 +139,18 @@ class Gate:
 
     def _made(self, wanted: Wanted) -> RunResult:
         def make() -> RunResult:
+            from refsampler.conformance.expectations import read_expectations
             from refsampler.conformance.gate_run import run_backend
 
-            folder = self.reports / wanted.folder
-            return run_backend(wanted, self.profile, self.run_seed, folder)
+            path = None if wanted.own_expectations else self.expectations
+            return run_backend(
+                wanted,
+                self.profile,
+                self.run_seed,
+                self.reports / wanted.folder,
+                in_process=self.in_process,
+                known=() if path is None else read_expectations(path),
+            )
 
         return make() if self.shared is None else _once(self.shared, wanted, self.run_seed, make)
 
@@ -149,7 +163,9 @@ def _once(shared: Path, wanted: Wanted, run_seed: int, make: Callable[[], RunRes
     """
     from filelock import FileLock
 
-    key = hashlib.sha256(f"{wanted.backend}\0{wanted.glob}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        repr((wanted.backend, wanted.glob, wanted.own_expectations)).encode()
+    ).hexdigest()[:16]
     done, started = shared / f"{key}.json", shared / f"{key}.started"
     with FileLock(shared / f"{key}.lock"):
         if done.exists():
@@ -184,7 +200,7 @@ def set_gate(gate: Gate) -> Callable[[], None]:
 def settle(one: ClauseResult, inconclusive: Literal["fail", "skip"]) -> None:
     """End a test as its clause ended.
 
-    A SHOULD that is broken is shown as an expected failure: it does not gate.
+    A SHOULD that is broken is shown as an expected failure, as those of the file: it does not gate.
 
     Raises:
         ClauseFailed: a MUST is broken.
@@ -195,6 +211,8 @@ def settle(one: ClauseResult, inconclusive: Literal["fail", "skip"]) -> None:
     if one.status is Status.PASS:
         return
     if one.status is Status.FAIL:
+        if one.expected:
+            pytest.xfail(f"{one.expected}\n{one.text}")
         if one.must:
             raise ClauseFailed(one.text)
         pytest.xfail(f"a SHOULD, which does not gate\n{one.text}")

@@ -76,6 +76,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="fail",
         help="What a clause that was not decided does; default: fail.",
     )
+    group.addoption(
+        "--sampler-in-process",
+        action="store_true",
+        help="Ask backends in pytest's own process, where a crash ends the session.",
+    )
+    group.addoption(
+        "--expectations",
+        type=Path,
+        metavar="FILE",
+        dest="sampler_expectations",
+        help="TOML file of the failures of --backend that are expected, each with its reason.",
+    )
 
 
 def _seed(text: str) -> int:
@@ -85,7 +97,7 @@ def _seed(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; refuse a pattern that no clause matches."""
+    """Register the marker; refuse a pattern that no clause matches and a file that says nothing."""
     config.addinivalue_line("markers", "clause(id): the contract clause that the test is about")
     if not config.option.sampler_backends:
         return
@@ -94,6 +106,13 @@ def pytest_configure(config: pytest.Config) -> None:
     glob = config.option.sampler_clause
     if not clause_names(glob):
         raise pytest.UsageError(f"--clause: no clause matches {glob!r}")
+    if config.option.sampler_expectations is not None:
+        from refsampler.conformance.expectations import ExpectationsError, read_expectations
+
+        try:
+            read_expectations(config.option.sampler_expectations)
+        except (ExpectationsError, OSError) as error:
+            raise pytest.UsageError(f"--expectations: {error}") from error
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -125,6 +144,8 @@ def _gate(config: pytest.Config) -> Gate:
             reports=option.sampler_report or REPORTS,
             shared=Path(given["refsampler_shared"]) if "refsampler_shared" in given else None,
             inconclusive=option.sampler_inconclusive,
+            in_process=option.sampler_in_process,
+            expectations=option.sampler_expectations,
         )
         if seed is not None:
             gate.run_seed = seed
@@ -134,6 +155,8 @@ def _gate(config: pytest.Config) -> Gate:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what is tested; the same line names a backend that cannot be opened."""
+    if hasattr(config, "workerinput"):  # the controller has said it
+        return []
     return [_header(config, spec) for spec in dict.fromkeys(config.option.sampler_backends)]
 
 
@@ -262,6 +285,7 @@ def _checks(item: pytest.Item) -> list[Any]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Count the verdicts of each backend, those that were not tested too."""
     counts: dict[tuple[str, str], Counter[str]] = {}
+    stale: dict[str, dict[str, None]] = {}
     seen: set[str] = set()
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
@@ -270,8 +294,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 seen.add(report.nodeid)
                 run = counts.setdefault((held["backend"], held["run_seed"]), Counter())
                 run[held["status"]] += 1
+                if "stale_expectation" in held:
+                    line = f"{held['clause']}: {held['stale_expectation']}"
+                    stale.setdefault(held["backend"], {})[line] = None
     if counts:
         terminalreporter.section("refsampler")
     for (backend, run_seed), statuses in counts.items():
         shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
         terminalreporter.write_line(f"{backend}: {shown}; run seed {run_seed}")
+        for line in stale.get(backend, ()):
+            terminalreporter.write_line(f"{backend}: stale expectation of {line}")

@@ -24,7 +24,8 @@ def parametrize_with_checks(
     """Parametrise a test over the clauses of the contract: ``def test_sampler(check): check()``.
 
     The backend is asked once, when the first check is called, and the evidence is split over all
-    clauses as in `refsampler check`. A clause that does not apply is skipped with its reason.
+    clauses as in `refsampler check`. A clause that does not apply is skipped with its reason. An
+    object is asked in this process, a name in a process of its own unless it is a built-in one.
 
     Args:
         backend: a subject, or what `refsampler check` takes as its name.
@@ -65,17 +66,26 @@ def _parameter(wanted: Wanted, name: str, reason: str | None) -> Any:
 
 def _wanted(backend: Any, glob: str) -> Wanted:
     if isinstance(backend, str):
-        return Wanted(backend, glob)
+        return Wanted(backend, glob, own_expectations=True)
     place = _place(backend)
     if place:
-        return Wanted(place, glob, backend)
+        return Wanted(place, glob, backend, own_expectations=True)
     # Every process of a session collects the same files, so it counts alike.
     label = f"{backend.capabilities.name}-{next(_unnamed)}"
-    return Wanted(label, glob, backend, named=False)
+    return Wanted(label, glob, backend, named=False, own_expectations=True)
 
 
 def _place(backend: Any) -> str:
-    """Return `module:attribute` of an object that is defined at the top of its class's module."""
-    name = type(backend).__module__
-    held = vars(sys.modules[name]) if name in sys.modules else {}
-    return next((f"{name}:{key}" for key, value in held.items() if value is backend), "")
+    """Return `module:attribute` of an object that stands at the top of a module, if one does.
+
+    The module of its class comes first; test files, which import it under any name, do not count.
+    """
+    own = type(backend).__module__
+    for name in [own, *sys.modules]:
+        if name.rpartition(".")[2].startswith(("__main__", "conftest", "test_")):
+            continue
+        held = dict(getattr(sys.modules.get(name), "__dict__", {}))
+        for key, value in held.items():
+            if value is backend:
+                return f"{name}:{key}"
+    return ""

@@ -20,6 +20,8 @@ class ClauseResult(msgspec.Struct, frozen=True, kw_only=True):
         status: what was found.
         must: whether it gates; a SHOULD does not.
         needed: no backend conforms without declaring it.
+        expected: why the failure is expected; empty where none is.
+        stale: why the expectation of a failure is out of date; empty where it is not.
         text: a failure in five parts, or the status and its reason.
         log_e: natural log of the e-value; None where the comparison is exact.
         draws: ids that went into it.
@@ -32,6 +34,8 @@ class ClauseResult(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     must: bool
     needed: bool
+    expected: str = ""
+    stale: str = ""
     text: str
     log_e: float | None
     draws: int
@@ -63,6 +67,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 def properties(one: ClauseResult) -> tuple[tuple[str, str], ...]:
     """Return what a JUnit file says beside the outcome; what does not apply is left out."""
     log_e = () if one.log_e is None else (("log_e", f"{one.log_e:.6g}"),)
+    stale = (("stale_expectation", one.stale),) if one.stale else ()
     detectable = (("detectable_bias", one.detectable),) if one.detectable else ()
     return (
         ("clause", one.clause),
@@ -70,4 +75,5 @@ def properties(one: ClauseResult) -> tuple[tuple[str, str], ...]:
         *log_e,
         ("draws", str(one.draws)),
         *detectable,
+        *stale,
     )

@@ -21,8 +21,8 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(backend: str, results: Sequence[ClauseResult], errors: Sequence[str] = ()) -> bytes:
     """Return the file's bytes.
 
-    A MUST that FAILs or is INCONCLUSIVE is a failure, an ERROR an error; a SHOULD that fails does
-    not gate and is skipped with its text, as is what was not tested.
+    A MUST that FAILs or is INCONCLUSIVE is a failure, an ERROR an error. An expected failure and a
+    SHOULD that fails do not gate and are skipped with their text, as is what was not tested.
 
     Args:
         backend: names the suite.
@@ -84,7 +84,8 @@ def _kind(one: ClauseResult) -> str:
         return ""
     if one.status is Status.ERROR:
         return "error"
-    gates = one.must and one.status in (Status.FAIL, Status.INCONCLUSIVE)
+    undecided = one.status in (Status.FAIL, Status.INCONCLUSIVE)
+    gates = one.must and undecided and not one.expected
     return "failure" if gates or one.needed else "skipped"
 
 

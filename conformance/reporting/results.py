@@ -8,6 +8,7 @@ from dataclasses import replace
 from refsampler.clauses import Level
 from refsampler.conformance.commands.verdict_table import failure_lines
 from refsampler.conformance.decisions import Decision, exit_code
+from refsampler.conformance.expectations import as_expected
 from refsampler.conformance.results import NOT_SELECTED, ClauseResult
 from refsampler.conformance.verdict import ExitCode, LogE, Status
 
@@ -33,6 +34,7 @@ def clause_result(decision: Decision, replay_options: str = "") -> ClauseResult:
         clause=verdict.clause,
         status=verdict.status,
         must=decision.level is Level.MUST,
+        expected=decision.reason if as_expected(decision) else "",
         needed=unsupported and exit_code((decision,), ()) == ExitCode.INCONCLUSIVE,
         text=text,
         log_e=verdict.certainty.log_e if isinstance(verdict.certainty, LogE) else None,
@@ -62,11 +64,13 @@ def clause_results(
 def _not_selected(broken: tuple[ClauseResult, ...]) -> ClauseResult:
     """Return one result for the clauses that the cases broke although nobody asked for them."""
     must = any(one.must for one in broken)
+    expected = {one.expected for one in broken}
     return ClauseResult(
         clause=NOT_SELECTED,
         status=Status.FAIL if broken else Status.PASS,
         must=must or not broken,
         needed=False,
+        expected="" if "" in expected else "; ".join(sorted(expected)),
         text="\n".join(one.text for one in broken) or "PASS",
         log_e=None,
         draws=sum(one.draws for one in broken),
