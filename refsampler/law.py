@@ -119,10 +119,10 @@ def target_law(
     Raises:
         TypeError: the logits have another dtype.
         ValueError: the number of requests is not that of the rows, or chunk_rows is below 1.
-        ParameterError: a request is out of range (clause `input.validated`).
+        ParameterError: a request or a marker is out of range (clause `input.validated`).
 
     """
-    _check(logits, requests)
+    _check(logits, requests, thinking)
     rows, vocab = logits.shape
     size = max(1, _CHUNK_ELEMENTS // vocab) if chunk_rows is None else chunk_rows
     if size < 1:
@@ -154,11 +154,11 @@ def trace_law(
 
     Raises:
         TypeError: the logits have another dtype.
-        ParameterError: the request is out of range.
+        ParameterError: the request or a marker is out of range.
 
     """
     one = logits[None]
-    _check(one, [request])
+    _check(one, [request], thinking)
     seen = Seen([request], semantics, thinking, predict_bonus_token)
     return tuple(
         (step, torch.where(kept.hull, row.x, -torch.inf)[0])
@@ -166,7 +166,11 @@ def trace_law(
     )
 
 
-def _check(logits: Float[Tensor, "rows vocab"], requests: Sequence[Request]) -> None:
+def _check(
+    logits: Float[Tensor, "rows vocab"],
+    requests: Sequence[Request],
+    thinking: ThinkingMarkers | None,
+) -> None:
     """Refuse logits and requests that have no meaning together."""
     if logits.dtype not in _FLOAT_DTYPES:
         names = ", ".join(str(dtype) for dtype in _FLOAT_DTYPES)
@@ -177,6 +181,8 @@ def _check(logits: Float[Tensor, "rows vocab"], requests: Sequence[Request]) -> 
         )
     for request in requests:
         request.verify(logits.shape[1])
+    if thinking is not None:
+        thinking.verify(logits.shape[1])
 
 
 def _joined(laws: Iterator[TargetLaw], rows: int) -> TargetLaw:

@@ -4,8 +4,10 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
+import torch
 
 from refsampler.batch import PersistentBatch
+from refsampler.law import target_law, trace_law
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import ParameterError, ParameterTypeError, SamplingParams
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
@@ -81,6 +83,8 @@ def test_a_marker_outside_the_vocabulary_is_refused_before_it_forces_nothing(fie
     makers = (
         lambda: SamplingMetadata.from_requests([Request()], 10, thinking=markers),
         lambda: PersistentBatch(10, thinking=markers),
+        lambda: target_law(torch.zeros(1, 10), [Request()], thinking=markers),
+        lambda: trace_law(torch.zeros(10), Request(), thinking=markers),
     )
     for make in makers:
         with pytest.raises(ParameterError) as error:
