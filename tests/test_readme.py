@@ -1,7 +1,9 @@
 import re
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
@@ -18,12 +20,17 @@ def first_column(heading: str) -> list[str]:
     return [row.split("|")[1].strip().strip("`") for row in table]
 
 
+def executed(file: str) -> dict[str, Any]:
+    """What the README's example with this file name defines."""
+    (code,) = re.findall(rf"```python\n(# {re.escape(file)}\n.*?)```", README, re.DOTALL)
+    namespace: dict[str, Any] = {"__name__": file.removesuffix(".py")}
+    exec(compile(code, "README.md", "exec"), namespace)  # noqa: S102 - the README's own example
+    return namespace
+
+
 @pytest.fixture
 def adapter():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    namespace: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), namespace)  # noqa: S102 - the README's own example
-    return namespace["backend"]
+    return executed("my_module.py")["backend"]
 
 
 def rows(top_k=None, top_p=None):
@@ -70,6 +77,30 @@ def test_the_adapter_survives_what_a_kernel_must(adapter):
     broken[1] = -torch.inf
     assert set(adapter.draw(broken, rows()).tolist()) <= {0, 1, 2}
     assert adapter.draw(torch.zeros(0, 3), rows()).shape == (0,)
+
+
+def test_the_test_file_has_a_test_for_each_clause(adapter, monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_module", SimpleNamespace(backend=adapter))
+    (mark,) = executed("test_my_module.py")["test_sampler"].pytestmark
+    names, parameters = mark.args
+    assert names == "check"
+    assert {one.id for one in parameters} == {
+        *(f"{group}.{rule}" for group in ("top-k", "top-p") for rule in ("keep", "ties", "off")),
+        "not-selected",
+    }
+    assert {one.values[0].wanted.backend for one in parameters} == {"my_module:backend"}
+
+
+def test_options_exist():
+    from refsampler.conformance import plugin
+    from refsampler.conformance.commands.check import check
+
+    known: set[str] = set()
+    group = SimpleNamespace(addoption=lambda *names, **_: known.update(names))
+    parser = SimpleNamespace(getgroup=lambda *_: group)
+    plugin.pytest_addoption(cast("pytest.Parser", parser))
+    assert set(re.findall(r"`pytest (--[a-z-]+) ", README)) == {"--backend"} <= known
+    assert "--junit" in {name for option in check.params for name in option.opts}
 
 
 def test_statuses_and_exit_codes_are_those_of_the_program():
