@@ -12,10 +12,10 @@ import torch
 
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction, MovedRequest
 from refsampler.metadata import SamplingMetadata, generators_of
-from refsampler.params import ParameterError
 from refsampler.processors import EngineConfig, LogitsProcessor, build_logitsprocs
 from refsampler.request import Request, ThinkingMarkers
 from refsampler.thinking import ThinkingBudget
+from refsampler.validation import ParameterError
 
 __all__ = ["BatchUpdateBuilder", "PersistentBatch", "Preempted"]
 
@@ -253,6 +253,7 @@ class PersistentBatch:
             raise ParameterError("request_id", request_id, allowed)
         request.verify(self.vocab_size)
         self._processors.validate([request.params])
+        ThinkingBudget.of([request], self.thinking)
         running = _Running(request_id, request, list(request.output), generator, steps)
         row = self._rows.index(None) if None in self._rows else len(self._rows)
         self._rows[row : row + 1] = [running]

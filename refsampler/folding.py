@@ -51,6 +51,9 @@ def call_kernel(
         temperature: below 1e-5 on greedy rows.
         metadata: the batch.
 
+    Raises:
+        ValueError: the kernel returned something else than one id a row (clause `output.form`).
+
     """
     # a copy: a kernel may declare that it works in place, and logprobs still need the logits
     x = logits.clone() if Fold.TEMPERATURE in folded else logits / divisor(temperature)[:, None]
@@ -58,7 +61,15 @@ def call_kernel(
         for processor in metadata.logitsprocs.argmax_invariant:
             x = processor.apply(x)
     result = kernel(x, kernel_rows(metadata, temperature, folded))
-    return result if isinstance(result, Drawn) else Drawn(result)
+    drawn = result if isinstance(result, Drawn) else Drawn(result)
+    ids = drawn.ids
+    if ids.shape != logits.shape[:1] or ids.dtype not in (torch.int32, torch.int64):
+        msg = (
+            f"ids of the kernel = {ids.dtype} {tuple(ids.shape)} are refused: "
+            f"allowed are int32 or int64 ({logits.shape[0]},)"
+        )
+        raise ValueError(msg)
+    return drawn
 
 
 def divisor(

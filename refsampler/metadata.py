@@ -47,6 +47,7 @@ class SamplingMetadata:
         spec_token_ids: drafts scheduled for each row, or None.
         thinking_budget_state_holder: None without thinking markers.
         steps: ids that each request has drawn before this step (beyond vLLM's fields).
+        vocab_size: V, the width that the fields above were made for (beyond vLLM's fields).
 
     """
 
@@ -70,6 +71,7 @@ class SamplingMetadata:
     spec_token_ids: Sequence[Sequence[int]] | None
     thinking_budget_state_holder: ThinkingBudget | None
     steps: Sequence[int]
+    vocab_size: int
 
     @classmethod
     def from_requests(
@@ -166,6 +168,7 @@ class SamplingMetadata:
             spec_token_ids=_drafts(requests),
             thinking_budget_state_holder=thinking,
             steps=steps,
+            vocab_size=vocab_size,
         )
 
 

@@ -6,11 +6,9 @@ the same helper, `follow_rows`, in the documented order removed, added, moved (c
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import torch
@@ -18,8 +16,9 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction
-from refsampler.params import GREEDY_EPSILON, ParameterError, SamplingParams
+from refsampler.params import GREEDY_EPSILON, SamplingParams
 from refsampler.truncation import keep, keep_min_p
+from refsampler.validation import ParameterError
 
 __all__ = [
     "EngineConfig",
@@ -28,13 +27,11 @@ __all__ = [
     "LogitsProcessors",
     "MinP",
     "MinTokens",
-    "PerRequestProcessor",
     "build_logitsprocs",
     "follow_rows",
 ]
 
 _State = TypeVar("_State")
-_Row = Float32[Tensor, " vocab"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,46 +221,6 @@ class MinP(LogitsProcessor):
     ) -> Float32[Tensor, "num_tokens vocab"]:
         """Set the unlikely ids to -inf; expects logits that the temperature has divided."""
         return logits if self.min_p is None else keep(logits, keep_min_p(logits, self.min_p))
-
-
-class PerRequestProcessor(LogitsProcessor):
-    """Adapter: a plain function per request becomes a processor of the batch.
-
-    A subclass says with `new_req_logits_processor` which function a request gets, if any.  It is
-    called as f(output ids, row logits) or, with three arguments, f(prompt ids, output ids, row
-    logits), and its result replaces the row.
-    """
-
-    def __init__(self, config: EngineConfig, device: torch.device, pin_memory: bool) -> None:
-        """Start with an empty batch."""
-        super().__init__(config, device, pin_memory)
-        self._functions: Mapping[int, Callable[[_Row], _Row]] = {}
-
-    @abstractmethod
-    def new_req_logits_processor(self, params: SamplingParams) -> Callable[..., _Row] | None:
-        """Return the function of a new request, or None if its row is left alone."""
-
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow the batch."""
-        self._functions = follow_rows(self._functions, batch_update, self._function_of)
-
-    def _function_of(self, request: AddedRequest) -> Callable[[_Row], _Row] | None:
-        """Return the new request's function of the row alone, or None."""
-        function = self.new_req_logits_processor(request.params)
-        if function is None:
-            return None
-        if len(inspect.signature(function).parameters) == 3:
-            return partial(function, request.prompt, request.output)
-        return partial(function, request.output)
-
-    def apply(
-        self, logits: Float32[Tensor, "num_tokens vocab"]
-    ) -> Float32[Tensor, "num_tokens vocab"]:
-        """Replace the rows that have a function; a function may overwrite the row it is given."""
-        rows = list(logits)
-        for row, function in self._functions.items():
-            rows[row] = function(logits[row].clone())
-        return torch.stack(rows) if self._functions else logits
 
 
 @dataclass(frozen=True, slots=True)

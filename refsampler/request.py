@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from refsampler.params import ParameterError, SamplingParams, check_ids
+from refsampler.params import SamplingParams
+from refsampler.validation import ParameterError, check_ids
 
 __all__ = ["PLACEHOLDER", "Request", "ThinkingMarkers"]
 

@@ -130,7 +130,7 @@ class Sampler:
         return SamplerOutput(
             sampled_token_ids=sampled.to(torch.int32)[:, None],
             logprobs_tensors=logprobs,
-            valid=has_law(x),
+            valid=has_law(processed),
         )
 
     def sample(
@@ -209,12 +209,12 @@ def _no_rows(logits: Float[Tensor, "num_tokens vocab"]) -> SamplerOutput:
 
 
 def _check_shape(logits: Float[Tensor, "num_tokens vocab"], metadata: SamplingMetadata) -> None:
-    """Refuse logits that are not one row a request: rows would take each other's parameters."""
-    rows = len(metadata.repetition_penalties)
-    if logits.ndim != 2 or logits.shape[0] != rows or logits.shape[1] == 0:
+    """Refuse logits that the metadata was not made for: rows and ids would mean something else."""
+    allowed = (len(metadata.repetition_penalties), metadata.vocab_size)
+    if tuple(logits.shape) != allowed or logits.shape[1] == 0:
         msg = (
-            f"logits.shape = {tuple(logits.shape)} is refused: "
-            f"allowed is ({rows}, V), one row a request, with V of at least 1"
+            f"logits.shape = {tuple(logits.shape)} is refused: allowed is {allowed}, "
+            "one row a request as wide as the vocabulary, which has at least one id"
         )
         raise ValueError(msg)
 

@@ -14,6 +14,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
+from refsampler.validation import ParameterError
 
 __all__ = ["CEILING", "FORCED", "ThinkingBudget", "forced_id"]
 
@@ -61,9 +62,17 @@ class ThinkingBudget:
             markers: None if the model does not think.
             outputs: replace the requests' own, as live lists.
 
+        Raises:
+            ParameterError: a request has a budget, and the model does not think.
+
         """
-        if markers is None or all(one.params.thinking_token_budget is None for one in requests):
+        budgets = [one.params.thinking_token_budget for one in requests]
+        asked = next((budget for budget in budgets if budget is not None), None)
+        if asked is None:
             return None
+        if markers is None:
+            allowed = "None without thinking markers"
+            raise ParameterError("thinking_token_budget", asked, allowed)
         written = [one.output for one in requests] if outputs is None else outputs
         return cls(
             markers,

@@ -12,10 +12,11 @@ from torch import Tensor
 from refsampler.batch import BatchUpdateBuilder, PersistentBatch
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction, MovedRequest
 from refsampler.metadata import SamplingMetadata
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.processors import LogitsProcessor, PerRequestProcessor
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 from refsampler.sampler import Sampler
+from refsampler.validation import ParameterError
 
 V = 6
 MARKERS = ThinkingMarkers(start=(1,), end=(2, 3))

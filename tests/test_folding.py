@@ -145,3 +145,11 @@ def test_a_kernel_that_works_in_place_spoils_no_logprobs():
         assert output.logprobs_tensors is not None
         assert output.logprobs_tensors.logprobs.tolist() == [[4], [4]]
         assert output.valid.tolist() == [True, True]
+
+
+@pytest.mark.parametrize("wrong", [torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2)])
+def test_ids_of_another_form_are_refused_by_name(wrong):
+    with pytest.raises(
+        ValueError, match=r"ids of the kernel = .* are refused: allowed are int32 or"
+    ):
+        run(lambda *_: wrong, TOP, WARM, WARM)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from refsampler.law import target_law, trace_law
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
 from refsampler.semantics import Semantics, Step, profile
+from refsampler.validation import ParameterError
 
 INF = math.inf
 

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from refsampler.metadata import SamplingMetadata, generators_of
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.processors import LogitsProcessor, MinTokens
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
+from refsampler.validation import ParameterError
 
 V = 6
 
@@ -188,7 +189,8 @@ def test_processors_know_the_batch():
 def test_thinking_needs_markers_and_a_budget():
     markers = ThinkingMarkers((1,), (2,))
     budgeted = asking(thinking_token_budget=0)
-    assert of(budgeted).thinking_budget_state_holder is None
+    with pytest.raises(ParameterError, match=r"thinking_token_budget = 0 .* without thinking mark"):
+        of(budgeted)
     assert of(asking(), thinking=markers).thinking_budget_state_holder is None
     assert of(asking(), budgeted, thinking=markers).thinking_budget_state_holder is not None
 

@@ -5,13 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from refsampler.params import ParameterError, ParameterTypeError, SamplingParams
+from refsampler.params import SamplingParams
+from refsampler.validation import ParameterError, ParameterTypeError
 
 INF = math.inf
 NAN = math.nan
 
 PENALTY = "a number from -2 to 2"
-REPETITION = "a number from 2**-126 to the largest float32"
+REPETITION = "a number from 2**-64 to 2**64"
 TEMPERATURE = "a number from 0 (greedy) to 2"
 FLOOR = "a number from 0 (off) to 2"
 TOP_P = "a number above 0, at most 1 (off)"
@@ -24,14 +25,14 @@ BUDGET = "None, -1 (unlimited), or an integer of at least 0"
 LOGPROBS = "None, -1 (all), or an integer of at least 0"
 SEQUENCES = "an integer from 1 to 16384"
 WORDS = "strings that are not empty"
-BIAS = "a number that is finite in float32, or -inf as a ban"
+BIAS = "a number from -2**64 to 2**64, or -inf as a ban"
 
 REFUSED = [
     ("n", 0, SEQUENCES),
     ("n", 16385, SEQUENCES),
     *[("presence_penalty", x, PENALTY) for x in (-2.01, 2.01, INF, -INF, NAN, 10**400)],
     *[("frequency_penalty", x, PENALTY) for x in (-2.01, 2.01, INF, -INF, NAN)],
-    *[("repetition_penalty", x, REPETITION) for x in (0, 2.0**-127, -0.5, 3.5e38, INF, NAN)],
+    *[("repetition_penalty", x, REPETITION) for x in (0, 2.0**-65, -0.5, 2.0**65, INF, NAN)],
     *[("temperature", x, TEMPERATURE) for x in (-0.01, 2.01, INF, NAN)],
     *[("temperature_floor", x, FLOOR) for x in (-0.01, 2.01, NAN)],
     *[("top_p", x, TOP_P) for x in (0.0, -0.1, 1.01, NAN)],
@@ -47,7 +48,7 @@ REFUSED = [
     ("prompt_logprobs", -2, LOGPROBS),
     ("bad_words", ("a", ""), WORDS),
     ("stop", ("",), WORDS),
-    ("bad_words_token_ids", ((1,), ()), "sequences of at least one id"),
+    ("bad_words_token_ids", ((1,), ()), "a tuple of tuples of at least one id"),
     ("allowed_token_ids", (), "None or at least one id"),
     ("logit_bias", ((1, 0.5), (1, 0.5)), "each id once"),
 ]
@@ -72,7 +73,7 @@ BOUNDARY = [
     ("n", (1, 16384)),
     ("presence_penalty", (-2, 2.0)),
     ("frequency_penalty", (-2.0, 2)),
-    ("repetition_penalty", (2.0**-126, 3.4e38)),
+    ("repetition_penalty", (2.0**-64, 2.0**64)),
     ("temperature", (0, 0.01, 2.0)),
     ("temperature_floor", (0, 2)),
     ("top_p", (1e-30, 1)),
@@ -86,7 +87,7 @@ BOUNDARY = [
     ("prompt_logprobs", (None, -1, 0)),
     ("logprob_token_ids", (None, (), tuple(range(128)))),
     ("allowed_token_ids", (None, (7,))),
-    ("logit_bias", ((), ((3, -INF), (4, 1e38), (5, 0)))),
+    ("logit_bias", ((), ((3, -INF), (4, 2.0**64), (5, 0)))),
 ]
 
 
@@ -125,8 +126,8 @@ def test_defaults_are_those_of_vllm():
     assert (p.logprob_token_ids, p.allowed_token_ids, p.thinking_token_budget) == (None,) * 3
 
 
-@pytest.mark.parametrize("bias", [INF, NAN, 3.5e38, -3.5e38, 10**400])
-def test_a_bias_that_float32_cannot_hold_is_refused(bias):
+@pytest.mark.parametrize("bias", [INF, NAN, 2.0**65, -(2.0**65), 10**400])
+def test_a_bias_that_could_overflow_a_logit_is_refused(bias):
     with pytest.raises(ParameterError) as error:
         SamplingParams(logit_bias=((2, 1.0), (7, bias)))
     assert str(error.value) == f"logit_bias[7] = {bias!r} is refused: allowed is {BIAS}"
@@ -298,3 +299,34 @@ def test_verify_admits_the_cap_and_the_whole_vocabulary():
     SamplingParams(logprobs=50).verify(50, max_logprobs=-1)
     SamplingParams(logprobs=-1, prompt_logprobs=-1).verify(50, max_logprobs=-1)
     SamplingParams().verify(1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown", "allowed"),
+    [
+        ("logit_bias", {1: 2.0}, {1: 2.0}, "a tuple of pairs (id, bias)"),
+        ("logit_bias", ((1,),), (1,), "a tuple of pairs (id, bias)"),
+        ("stop_token_ids", 5, 5, "a tuple of ids"),
+        ("stop_token_ids", [5], [5], "a tuple of ids"),
+        ("allowed_token_ids", 5, 5, "None or a tuple of ids"),
+        ("logprob_token_ids", 5, 5, "None or a tuple of ids"),
+        ("bad_words", "ab", "ab", "a tuple of strings"),
+        ("stop", "ab", "ab", "a tuple of strings"),
+        ("bad_words_token_ids", (5,), 5, "a tuple of tuples of at least one id"),
+    ],
+)
+def test_a_collection_of_another_shape_is_refused_by_name(field, value, shown, allowed):
+    with pytest.raises(ParameterTypeError) as error:
+        SamplingParams(**{field: value})
+    assert str(error.value) == f"{field} = {shown!r} is refused: allowed is {allowed}"
+
+
+def test_banned_strings_need_their_ids():
+    with pytest.raises(ParameterError, match=r"bad_words = \('ab',\) is refused: allowed is words"):
+        SamplingParams(bad_words=("ab",)).verify(10)
+    SamplingParams(bad_words=("ab",), bad_words_token_ids=((1, 2),)).verify(10)
+
+
+def test_no_legal_request_overflows_a_legal_logit():
+    # the largest logit, penalty and bias over the lowest temperature stay finite in float32
+    assert (65504 * 2.0**64 + 2.0**64) / 1e-5 < 2.0**127

@@ -6,9 +6,10 @@ import torch
 from refsampler.backends.protocol import BatchSampler, Engine
 from refsampler.backends.reference import ReferenceEngine, ReferenceSampler
 from refsampler.metadata import SamplingMetadata
-from refsampler.params import ParameterError, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.request import Request
 from refsampler.sampler import Sampler
+from refsampler.validation import ParameterError
 
 V = 1000
 

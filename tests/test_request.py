@@ -9,8 +9,9 @@ import torch
 from refsampler.batch import PersistentBatch
 from refsampler.law import target_law, trace_law
 from refsampler.metadata import SamplingMetadata
-from refsampler.params import ParameterError, ParameterTypeError, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
+from refsampler.validation import ParameterError, ParameterTypeError
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,25 @@ def test_float64_is_refused_by_name():
 
 def test_a_mask_of_another_width_is_refused():
     metadata = SamplingMetadata.from_requests([request(allowed_token_ids=(1,))], 3)
-    with pytest.raises(ValueError, match=r"allowed_token_ids_mask\.shape = \(1, 3\) is refused"):
-        Sampler()(torch.zeros(1, 2), metadata)
+    narrow = replace(metadata, allowed_token_ids_mask=torch.ones(1, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"allowed_token_ids_mask\.shape = \(1, 2\) is refused"):
+        Sampler()(torch.zeros(1, 3), narrow)
+
+
+def test_logits_of_another_width_than_the_metadata_are_refused():
+    # as 6-wide logits, "off" would read as k = 4 and the prompt's padding 4 as an id
+    metadata = SamplingMetadata.from_requests([request(), request(top_k=2)], 4)
+    with pytest.raises(
+        ValueError, match=r"logits\.shape = \(2, 6\) is refused: allowed is \(2, 4\)"
+    ):
+        Sampler()(torch.zeros(2, 6), metadata)
+
+
+def test_a_row_that_overflows_after_the_temperature_is_flagged():
+    # beyond the legal range of logits; the id stays in range and the flag tells
+    metadata = SamplingMetadata.from_requests([request(temperature=0.01)], 2)
+    output = Sampler()(torch.tensor([[1e37, 3e38]]), metadata)
+    assert output.valid.tolist() == [False]
 
 
 def test_greedy_takes_the_lowest_of_equal_maxima_alone_and_beside_random_rows():
@@ -314,6 +331,6 @@ def test_float32_race_and_float64_race_take_other_noise():
 @pytest.mark.parametrize("shape", [(1, 3), (3, 3), (2, 0)])
 def test_logits_that_are_not_one_row_a_request_are_refused(shape):
     metadata = SamplingMetadata.from_requests([request(temperature=0), request(temperature=0)], 3)
-    message = f"logits.shape = {shape} is refused: allowed is (2, V), one row a request, with V"
+    message = f"logits.shape = {shape} is refused: allowed is (2, 3), one row a request"
     with pytest.raises(ValueError, match=re.escape(message)):
         Sampler()(torch.zeros(shape), metadata)

@@ -11,6 +11,7 @@ from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 from refsampler.sampler import Sampler
 from refsampler.thinking import ThinkingBudget, forced_id
+from refsampler.validation import ParameterError
 
 INF = math.inf
 S, E, E2, T = 1, 2, 3, 9
@@ -136,8 +137,13 @@ def budgets(*rows: tuple[Sequence[int], int | None], drafts: tuple[int, ...] = (
     ]
 
 
-def test_there_is_nothing_to_do_without_markers_or_without_budgets():
-    assert ThinkingBudget.of(budgets(((S,), 0)), None) is None
+def test_a_budget_needs_markers():
+    with pytest.raises(ParameterError, match="thinking_token_budget = 0 is refused"):
+        ThinkingBudget.of(budgets(((S,), None), ((S,), 0)), None)
+
+
+def test_there_is_nothing_to_do_without_budgets():
+    assert ThinkingBudget.of(budgets(((S,), None)), None) is None
     assert ThinkingBudget.of(budgets(((S,), None), ((S,), None)), SHORT) is None
     assert ThinkingBudget.of([], SHORT) is None
 
@@ -176,8 +182,8 @@ def test_live_outputs_replace_those_of_the_requests():
         {"bad_words_token_ids": ((E,),)},
         {"min_tokens": 1, "eos_token_id": E},
         {"logit_bias": ((E, -INF),)},
-        {"logit_bias": ((0, 3.4e38),)},
-        {"repetition_penalty": 1e-30},
+        {"logit_bias": ((0, 2.0**64),)},
+        {"repetition_penalty": 2.0**-64},
     ],
 )
 def test_nothing_beats_a_forced_id(against, temperature):
