@@ -13,7 +13,8 @@ from refsampler.batch import BatchUpdateBuilder, PersistentBatch
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction, MovedRequest
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import SamplingParams
-from refsampler.processors import LogitsProcessor, PerRequestProcessor
+from refsampler.per_request import PerRequestProcessor
+from refsampler.processors import LogitsProcessor
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 from refsampler.sampler import Sampler
 from refsampler.validation import ParameterError
