@@ -10,10 +10,10 @@ from refsampler.conformance.checks.base import Check, Kind, clause_ids
 from refsampler.conformance.designed import inputs
 from refsampler.request import Request
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "legal"]
 
 
-def _legal(capabilities: Capabilities, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+def legal(capabilities: Capabilities, cases: tuple[Case, ...]) -> tuple[Case, ...]:
     """Leave out rows that ask for what the backend does not declare."""
     if capabilities.level == 1:
         return cases if Feature.SEED in capabilities.features else _without(cases, seed=True)
@@ -53,42 +53,42 @@ CHECKS: tuple[Check, ...] = (
         "layouts",
         clause_ids("input.layout"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.layout_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.layout_cases()),
     ),
     Check(
         "dtypes",
         clause_ids("input.dtypes"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.dtype_cases(capabilities)),
+        lambda capabilities, _: legal(capabilities, inputs.dtype_cases(capabilities)),
     ),
     Check(
         "extreme-numbers",
         clause_ids("input.extreme"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.extreme_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.extreme_cases()),
     ),
     Check(
         "vocabulary-padding",
         clause_ids("output.vocab-padding"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.padding_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.padding_cases()),
     ),
     Check(
         "few-finite-ids",
         clause_ids("draw.support"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.few_finite_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.few_finite_cases()),
     ),
     Check(
         "rows-without-law",
         clause_ids("nonfinite.contained", "batch.isolation"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.nonfinite_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.nonfinite_cases()),
     ),
     Check(
         "empty-supports",
         clause_ids("mask.empty"),
         Kind.NEAR_CERTAIN,
-        lambda capabilities, _: _legal(capabilities, inputs.empty_cases()),
+        lambda capabilities, _: legal(capabilities, inputs.empty_cases()),
     ),
 )

@@ -113,7 +113,8 @@ def judge_row(
         seen = f"{columns.values[at]:.7g} for id {token}"
         yield _finding("logprobs.raw", f"{right[at]:.7g} for id {token}", seen, row)
     band = _ABSOLUTE + _RELATIVE * abs(exact[sampled])
-    low = int((exact > exact[sampled] + band).sum()) + 1
+    # equal logits have equal values in every arithmetic, so that exact ties count
+    low = int((exact > exact[sampled] + band).sum()) + int((exact == exact[sampled]).sum())
     high = int((exact >= exact[sampled] - band).sum())
     if not low <= columns.rank <= high:
         yield _finding("logprobs.rank", f"rank {high} of id {sampled}", f"rank {columns.rank}", row)

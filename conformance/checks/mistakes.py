@@ -10,9 +10,10 @@ import numpy as np
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import RowRecipe
-from refsampler.params import ParameterError, SamplingParams
-from refsampler.request import Request
+from refsampler.params import SamplingParams
+from refsampler.request import PLACEHOLDER, Request
 from refsampler.semantics import Scope, Semantics, Step
+from refsampler.validation import ParameterError
 
 __all__ = ["NEUTRAL", "World", "changed", "mistakes"]
 
@@ -43,15 +44,41 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         mistaken = _made(mistake, world)
         if mistaken is not None and mistaken != world:
             yield ClauseId(clause), mistaken
+    yield from _placeholders(case, world)
+    yield from _neighbours(case, world)
+    for edge in (case.logits.vocab - 1, 0):
+        yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
+
+
+def _placeholders(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield rows whose placeholders count as the last or the first id."""
+    if PLACEHOLDER not in world.request.output:
+        return
+    for token in (case.logits.vocab - 1, 0):
+        known = tuple(token if one == PLACEHOLDER else one for one in world.request.output)
+        counted = replace(world.request, output=known)
+        yield ClauseId("penalty.history"), replace(world, request=counted)
+
+
+def _neighbours(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield rows into which a neighbour's history, parameters or logits leaked."""
     neighbours = dict.fromkeys(zip(case.logits.rows, case.requests, strict=True))
     for recipe, request in neighbours:
+        for theirs in _leaked(world.request, request):
+            yield ClauseId("penalty.history"), replace(world, request=theirs)
         for params in _mixed(world.request.params, request.params):
             theirs = replace(world.request, params=params)
             yield ClauseId("batch.isolation"), replace(world, request=theirs)
         if recipe != world.recipe:
             yield ClauseId("batch.isolation"), replace(world, recipe=recipe)
-    for edge in (case.logits.vocab - 1, 0):
-        yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
+
+
+def _leaked(own: Request, other: Request) -> Iterator[Request]:
+    """Yield what a penalised row would be with a neighbour's output or prompt as its own."""
+    if own.params.penalised and own.output != other.output:
+        yield replace(own, output=other.output)
+    if own.params.penalised and own.prompt != other.prompt:
+        yield replace(own, prompt=other.prompt)
 
 
 def _mixed(own: SamplingParams, theirs: SamplingParams) -> Iterator[SamplingParams]:
@@ -186,6 +213,19 @@ def _prompt_counts(request: Request) -> Request:
     return replace(request, output=(*request.prompt, *request.output))
 
 
+def _prefix_in_prompt(world: World) -> World | None:
+    worded = world.request.params.bad_words_token_ids and not world.request.params.penalised
+    return replace(world, request=_prompt_counts(world.request)) if worded else None
+
+
+def _minimum(more: int) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        least = world.request.params.min_tokens
+        return changed(world, min_tokens=least + more) if least > 0 else None
+
+    return mistake
+
+
 def _padding_counts(request: Request) -> Request:
     return replace(request, output=(*request.output, 0))
 
@@ -228,6 +268,9 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),
     ("penalty.frequency", _history(_once)),
     ("penalty.frequency", _declared(count_scope=Scope.PROMPT_OUTPUT)),
+    ("mask.min-tokens", _minimum(1)),
+    ("mask.min-tokens", _minimum(-1)),
+    ("mask.bad-words", _prefix_in_prompt),
     ("penalty.history", _history(_prompt_counts)),
     ("penalty.history", _history(_padding_counts)),
     ("bias.additive", _bias_twice),

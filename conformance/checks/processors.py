@@ -5,6 +5,7 @@ from __future__ import annotations
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
+from refsampler.conformance.checks.inputs import legal
 from refsampler.conformance.designed import processors, ragged
 
 __all__ = ["CHECKS"]
@@ -86,5 +87,9 @@ CHECKS: tuple[Check, ...] = (
 
 
 def _if(capabilities: Capabilities, feature: Feature, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Return the cases if the backend does that step itself; a kernel inherits it."""
-    return cases if capabilities.level > 1 and feature in capabilities.features else ()
+    """Return the cases if the backend does that step itself; a kernel inherits it.
+
+    Rows that ask for another step, which the backend does not declare, are left out.
+    """
+    declared = capabilities.level > 1 and feature in capabilities.features
+    return legal(capabilities, cases) if declared else ()

@@ -101,7 +101,9 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
     if not wrong:
         return Asked((), draws)
     for one in asked if len(asked) > 1 else ():
-        single = batch(_V, _rows(one), _CLAUSE)
+        # in a batch of the same size, so that only the other parameter is missing
+        fill: list[Row] = [(flat(), request())] * (len(case.requests) - len(_rows(one)))
+        single = batch(_V, [*_rows(one), *fill], _CLAUSE)
         if _wrong(subject, single, [one]):
             return Asked((), draws)
     names = " with ".join("/".join(one.params) for one in asked)

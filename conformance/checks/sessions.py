@@ -118,7 +118,9 @@ def _candidates(case: Case, step: _Step, row: int) -> tuple[ClauseId, ...]:
     """Return what would explain a wrong row: the case's clauses, and its history if it has one."""
     asked = step.case.requests[row]
     own = [one for one in case.clauses if not one.startswith("seed.")]
-    grew = asked.params.penalised and asked.output and step.number > 0
+    params = asked.params
+    minds = params.penalised or params.bad_words_token_ids or params.min_tokens
+    grew = minds and asked.output and step.number > 0
     history = clause_ids("penalty.history") if grew else ()
     return tuple(dict.fromkeys([*own, *history])) or case.clauses
 

@@ -131,7 +131,7 @@ def tied_cases(vocab: int) -> tuple[Case, ...]:
         for low, high in ((0, vocab - 1), (3, 9), (0, 1))
         for first, second, seen in ((4.0, 2.0, low), (2.0, 4.0, high), (-1.0, -2.0, low))
     ]
-    return (batch(vocab, rows, "greedy.tie", "penalty.repetition"),)
+    return (batch(vocab, rows, "penalty.repetition", "greedy.tie"),)
 
 
 def _greedy_too(recipe: Any, asks: Iterable[dict[str, Any]]) -> list[Row]:
