@@ -127,7 +127,7 @@ def test_a_wrong_backend_fails_with_expected_seen_sure_smallest_replay(folder):
 
 
 def test_a_law_states_its_evidence_and_what_it_would_see():
-    power = (Power("temperature +1 %", 0.999999),)
+    power = (Power("temperature +1 %", 0.99999999),)
     verdict = Verdict(
         ClauseId("draw.law"),
         Status.FAIL,
@@ -146,7 +146,7 @@ def test_a_law_states_its_evidence_and_what_it_would_see():
         "status": "FAIL",
         "log_e": "46.25",
         "draws": "900",
-        "detectable_bias": "temperature +1 % with probability 0.999999",
+        "detectable_bias": "temperature +1 % with probability >= 0.999999",
     }
     # 46.25 / ln 10 = 20.1 and 21 / ln 10 = 9.1
     assert "sure      e-value 10^20.1, 10^9.1 needed" in one.text

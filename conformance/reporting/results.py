@@ -40,7 +40,9 @@ def clause_result(decision: Decision, replay_options: str = "") -> ClauseResult:
         log_e=verdict.certainty.log_e if isinstance(verdict.certainty, LogE) else None,
         draws=verdict.draws,
         detectable="; ".join(
-            f"{one.bias} with probability {one.probability:.6g}" for one in verdict.would_see
+            # Never rounded up to certainty.
+            f"{one.bias} with probability >= {min(one.probability, 0.999999):.6g}"
+            for one in verdict.would_see
         ),
         seconds=verdict.seconds,
     )
