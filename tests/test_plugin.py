@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import refsampler.law
+from refsampler.backends.registry import BackendBroken
 from refsampler.clauses import ClauseId, Level, UnknownClauseError
 from refsampler.conformance import gate_run
 from refsampler.conformance.decisions import Decision
@@ -385,6 +386,25 @@ def test_objects_without_a_name_are_runs_of_their_own():
     unnamed = SimpleNamespace(capabilities=broken_samplers.RightKernel.capabilities)
     assert wanted(unnamed) != wanted(unnamed)
     assert wanted("native") == wanted("native")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "in_process", "isolate"),
+    [
+        (Wanted("m:backend"), False, None),  # what suits the backend, as for `refsampler check`
+        (Wanted("m:backend"), True, False),
+        (Wanted("m:backend", subject=broken_samplers.RightKernel()), False, False),
+    ],
+)
+def test_a_name_is_asked_as_check_asks_and_an_object_here(
+    wanted, in_process, isolate, tmp_path, monkeypatch
+):
+    def guarded(spec, run_seed, **options):
+        raise BackendBroken(f"{spec} {run_seed} {options}")
+
+    monkeypatch.setattr(gate_run, "guarded", guarded)
+    made = gate_run.run_backend(wanted, "quick", 3, tmp_path, in_process=in_process)
+    assert made.failure == f"m:backend 3 {{'isolate': {isolate}}}"
 
 
 def test_the_plugin_imports_nothing_heavy():
