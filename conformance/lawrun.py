@@ -30,7 +30,6 @@ from refsampler.conformance.plan import LAW, PlannedLaw
 from refsampler.conformance.records import PairsRecord, ReportWriter, TailRecord
 from refsampler.conformance.sequential import (
     MOST_CELLS,
-    SPLIT,
     Sequential,
     batch_sizes,
     l1_test,
@@ -155,10 +154,10 @@ def _run_tail(
             top = max(top, process.log_e)
             if one.required:
                 pool.update(process.evidence())
-            if pool.failed or top >= SPLIT.log_threshold(TAIL) or late():
+            if _missed(one, pool, top) or late():
                 break
     complete = drawn == one.draws and not findings
-    missed = top >= SPLIT.log_threshold(TAIL) or pool.failed
+    missed = _missed(one, pool, top)
     distinct = _distinct(one, counts) if complete else None
     if distinct is not None and distinct.failed and one.required:
         expected = f"about {distinct.expected:.0f} distinct ids of {one.resolution.ids}"
@@ -192,6 +191,11 @@ def _run_tail(
     if missed:
         return f"grade {one.grade:g} missed: {process.evidence().best.name}"
     return f"grade {one.grade:g}: {tail_words(one.seen)} would show" if complete else ""
+
+
+def _missed(one: PlannedTail, pool: ClausePool, top: float) -> bool:
+    """Whether the grade is shown wrong: one that gates, when the clause is."""
+    return pool.failed if one.required else top >= pool.log_threshold
 
 
 def _distinct(one: PlannedTail, counts: IntArray) -> DistinctResult | None:

@@ -42,11 +42,12 @@ __all__ = [
 TAIL = ClauseId("draw.tail")
 RESOLUTION = ClauseId("draw.resolution")
 
-_FACTORS = (0.5, 0.25, 0.1, 0.0)
+_FACTORS = (0.5, 0.25, 0.1, 0.02)
 """Wrong masses that a grade should show, the most ambitious first; the inverse is asked for too."""
 
 _MOST_LOGITS = {"quick": 2e8, "full": 6e9}
-"""What one grade may cost, draws times vocabulary: a plain kernel takes 20 to 40 ns for each."""
+"""What one grade may cost, draws times vocabulary: a plain kernel takes 20 to 40 ns for each.  In
+the full profile the finest grade that can be had takes nearly all of it."""
 
 LOOKS = 64
 """Evidence is looked at so often, whatever the number of draws."""
@@ -109,7 +110,7 @@ def plan_tails(
 ) -> tuple[tuple[PlannedTail, ...], tuple[Unplanned, ...]]:
     """Choose the draws of every grade, and say which grades were too dear.
 
-    Required grades are always planned, if need be for a tail that is missing altogether.
+    Required grades are always planned, if need be for a tail that is all but missing.
 
     Args:
         capabilities: of the backend.
@@ -123,7 +124,12 @@ def plan_tails(
         (grade, factor, draws)
         for grade in GRADES
         for factor, draws in (_draws(grade, profile, log_threshold, len(required)),)
-        if grade in required or (profile != "quick" and draws * TAIL_VOCAB <= _MOST_LOGITS[profile])
+        if grade in required
+        or (
+            profile != "quick"
+            and factor == _FACTORS[0]
+            and draws * TAIL_VOCAB < _MOST_LOGITS[profile]
+        )
     ]
     planned = tuple(
         _planned(
@@ -137,13 +143,13 @@ def plan_tails(
     )
     left = [grade for grade in GRADES if grade not in {grade for grade, _, _ in wanted}]
     return planned, tuple(
-        Unplanned(TAIL, f"grade {grade:g}: {_missing(grade, log_threshold):.2g} logits")
+        Unplanned(TAIL, f"grade {grade:g}: {_least(grade, log_threshold):.2g} logits")
         for grade in left
     )
 
 
-def _missing(grade: float, log_threshold: float) -> float:
-    return TAIL_VOCAB * draws_needed_tail(sea(TAIL_VOCAB, grade).mass, 0.0, log_threshold)
+def _least(grade: float, log_threshold: float) -> float:
+    return TAIL_VOCAB * draws_needed_tail(sea(TAIL_VOCAB, grade).mass, _FACTORS[-1], log_threshold)
 
 
 def _draws(grade: float, profile: str, log_threshold: float, cases: int) -> tuple[float, int]:
@@ -154,7 +160,8 @@ def _draws(grade: float, profile: str, log_threshold: float, cases: int) -> tupl
     mass = sea(TAIL_VOCAB, grade).mass
     alone = log_threshold + math.log(2 * cases)
     for factor in _FACTORS:
-        sides = (factor,) if factor == 0 else (factor, 1 / factor)
+        # more than 1/mass times too many cannot be
+        sides = (factor, min(1 / factor, 0.9 / mass))
         draws = max(draws_needed_tail(mass, one, alone) for one in sides)
         if draws * TAIL_VOCAB <= _MOST_LOGITS[profile]:
             break

@@ -293,7 +293,7 @@ def smallest_detectable_tail(
 def _nearest(seen: Callable[[float], bool], sure: float, edge: float) -> float:
     """Return the factor next to the edge that is still seen: further away is easier."""
     near = edge
-    while abs(sure - near) > 1e-3 * max(sure, near):
+    while abs(sure - near) > max(1e-3 * max(sure, near), 1e-6):
         middle = (sure + near) / 2 if min(sure, near) < 0.1 else math.sqrt(sure * near)
         sure, near = (middle, near) if seen(middle) else (sure, middle)
     return sure

@@ -1,0 +1,152 @@
+"""Tails and independence: each mistake fails its clause, and no clause that it leaves true."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from refsampler.clauses import ClauseId
+from refsampler.conformance.checks.independence import INDEPENDENCE
+from refsampler.conformance.checks.tail import RESOLUTION, TAIL
+from refsampler.conformance.designed.tails import TAIL_VOCAB
+from refsampler.conformance.evidence.budget import SEQUENTIAL
+from refsampler.conformance.plan import LAW, Plan, make_plan
+from refsampler.conformance.records import LawRecord, ReportWriter, TailRecord, read_report
+from refsampler.conformance.runner import run
+from refsampler.conformance.sequential import SPLIT, batch_sizes
+from refsampler.conformance.subject import OpenSubject
+from tests import broken_streams as broken
+
+ROOT = Path(__file__).parents[1]
+SEED = broken.SEED
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, list[str]]]:
+    program = [sys.executable, "-m", "tests.broken_streams"]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
+    shown: dict[str, dict[str, list[str]]] = json.loads(ran.stdout)
+    return shown
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return broken.planned(broken.Independent.capabilities, "independence.*", "draw.tail")
+
+
+def failing(verdicts: dict[str, list[str]]) -> set[str]:
+    return {clause for clause, one in verdicts.items() if one[0] == "fail"}
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("sampler", ["Independent", "native"])
+def test_right_noise_passes_everything(found, sampler):
+    # false alarm: at most 1e-9 by the plan
+    assert {status for status, _, _ in found[sampler].values()} == {"pass"}
+
+
+def test_the_exact_number_of_draws_is_taken_and_stored(tmp_path):
+    # 2^15 rows a call at most: 20,000 and then one short call, and 54,926 in calls of 2,048
+    plan = broken.planned(broken.Independent.capabilities, "draw.law", "draw.tail")
+    tails = plan.sequential.tails[:1]
+    plan = replace(plan, sequential=replace(plan.sequential, tails=tails))
+    with ReportWriter((tmp_path / "report.jsonl").open("wb")) as writer:
+        run(OpenSubject(broken.Independent(), SEED), plan, writer)
+    records = tuple(read_report(tmp_path / "report.jsonl"))
+    laws = [one for one in records if isinstance(one, LawRecord)]
+    (tail,) = [one for one in records if isinstance(one, TailRecord)]
+    assert [one.draws for one in laws] == [broken.LAW_DRAWS] * 2
+    assert sum(n for _, n in tail.counts) == tail.draws == tails[0].draws
+    # two ids: the observed distance is about 0.002, and sqrt(ln 1e6 / 40000) = 0.0186 comes on top
+    assert 0.0186 <= laws[0].tv_upper <= 0.035
+
+
+def test_a_pass_says_which_distance_and_which_grades_were_ruled_out(found):
+    assert found["Independent"][LAW][1].startswith("TV at most 0.0")
+    assert found["Independent"][TAIL][1].count("would show") == 2
+    assert "grade 1e-06" in found["Independent"][TAIL][1]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "clauses"),
+    [
+        ("OneUniform", {"independence.rows"}),
+        ("Antithetic", {"independence.rows"}),
+        ("Affine", {"independence.rows"}),
+        ("Repeats", {"independence.rows"}),
+        ("Reseeded", {"independence.calls", "independence.streams"}),
+        ("SameSeedAsTorch", {"independence.streams"}),
+        ("NotAdvanced", {"independence.calls", "independence.streams"}),
+        ("ThreadsAlike", {"independence.streams"}),
+        ("TailDropped", {"draw.tail"}),
+        ("TailTripled", {"draw.tail"}),
+        ("Coarse", {"draw.resolution"}),
+        # exponentials never below 2^-24 = 6e-8: an id of 1e-8 wins only if the likely id draws q > 6
+        ("Race24", {"draw.tail"}),
+    ],
+)
+def test_a_mistake_fails_its_clause_and_no_other(found, sampler, clauses):
+    assert failing(found[sampler]) == clauses
+
+
+def test_a_law_that_rests_on_broken_rows_is_a_consequence(found):
+    assert found["OneUniform"][LAW][:2] == ["inconclusive", "consequence of independence.rows"]
+
+
+def test_the_race_on_24_bits_counts_grid_points():
+    # on a grid of 2^10
+    thresholds = [1e-5, 9e-4, 1.1e-3, 2e-3, 0.1, 3.0]
+    closed = broken.share_below(torch.tensor(thresholds, dtype=torch.float64), 10)
+    assert closed.tolist() == [broken.counted_below(one, 10) for one in thresholds]
+
+
+def test_the_split_of_the_promise():
+    clauses = (LAW, TAIL, *INDEPENDENCE)
+    assert sum(SPLIT.alpha(clause) for clause in clauses) == pytest.approx(SEQUENTIAL)
+
+
+@pytest.mark.parametrize(
+    ("floor", "required"),
+    [(1e-5, {1e-5}), (1e-6, {1e-5, 1e-6}), (1e-7, {1e-5, 1e-6, 1e-7})],
+)
+def test_the_declared_floor_decides_which_grades_gate(floor, required):
+    capabilities = replace(broken.Independent.capabilities, floor=floor)
+    plan = make_plan(capabilities, glob="draw.tail", run_seed=SEED)
+    assert {one.grade for one in plan.sequential.tails} == required
+    assert plan.planned[TAIL] == plan.planned[RESOLUTION] == len(required)
+
+
+def test_the_full_profile_adds_the_next_grade_and_names_what_it_leaves_out():
+    capabilities = broken.Independent.capabilities
+    plan = make_plan(capabilities, glob="draw.tail", profile="full", run_seed=SEED)
+    assert [one.grade for one in plan.sequential.tails] == [1e-5, 1e-6, 1e-7]
+    assert plan.planned[TAIL] == 2
+    left = [one.words.partition(":")[0] for one in plan.sequential.unplanned]
+    assert left == ["grade 1e-08", "grade 1e-09"]
+
+
+def test_every_planned_case_says_what_it_would_see(plan):
+    for clause in (TAIL, *INDEPENDENCE, ClauseId("draw.resolution")):
+        powers = plan.sequential.would_see(clause)
+        assert powers
+        assert all(one.probability >= 1 - 1e-6 for one in powers)
+
+
+def test_a_missing_tail_at_the_floor_is_planned_to_show(plan):
+    # all draws outside the tail: e = (1 - 0.95 s)^-N for "missing", one of 15 bets, half of the
+    # evidence, one of two grades; N must bring it to 1/alpha
+    for one in plan.sequential.tails:
+        log_e = -one.draws * np.log1p(-0.95 * one.tail.mass)
+        assert log_e - np.log(15) - np.log(2 * 2) > SPLIT.log_threshold(TAIL)
+        assert one.tail.mass == pytest.approx((TAIL_VOCAB - 1) * one.grade, rel=1e-3)
+
+
+def test_batches_make_exactly_the_planned_draws():
+    assert list(batch_sizes(5000, 1024, None)) == [2048, 2048, 904]
+    assert list(batch_sizes(10, 8, 32)) == [4, 4, 2]
+    assert list(batch_sizes(3, 100, 50)) == [1, 1, 1]
