@@ -91,11 +91,11 @@ def extreme_cases() -> tuple[Case, ...]:
         (RowRecipe(base=65504.0, ids=(2,), values=(60000.0,)), request(top_k=7)),
     ]
     weights: list[Row] = [
-        (row({3: 5.0}, base=0.0), request(logit_bias=((1, 1e30),))),
-        (row({3: 500.0}, base=0.0), request(logit_bias=((3, -1e30), (1, 100.0)))),
-        (row({3: 500.0, 1: 100.0}, base=0.0), request(prompt=(3,), repetition_penalty=1e30)),
-        (row({3: -1.0, 1: -90.0}, base=-200.0), request(prompt=(3,), repetition_penalty=1e30)),
-        (row({3: 1.0}, base=0.0), request(prompt=(3,), repetition_penalty=1e-30)),
+        (row({3: 5.0}, base=0.0), request(logit_bias=((1, 2.0**64),))),
+        (row({3: 500.0}, base=0.0), request(logit_bias=((3, -(2.0**64)), (1, 100.0)))),
+        (row({3: 500.0, 1: 100.0}, base=0.0), request(prompt=(3,), repetition_penalty=2.0**64)),
+        (row({3: -1.0, 1: -90.0}, base=-200.0), request(prompt=(3,), repetition_penalty=2.0**64)),
+        (row({3: 1.0}, base=0.0), request(prompt=(3,), repetition_penalty=2.0**-64)),
     ]
     return (batch(8, rows, "input.extreme"), batch(8, weights, "input.extreme"))
 
