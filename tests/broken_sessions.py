@@ -1,0 +1,473 @@
+"""A right sampler and a right engine, and wrong ones with one mistake each in state or records.
+
+Run as a program it tests them all and prints what failed, as `tests.broken_samplers` does.
+"""
+
+import json
+import sys
+from copy import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
+from refsampler.conformance.checks import all_checks, sessions
+from refsampler.conformance.plan import Plan, make_plan
+from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.runner import run
+from refsampler.conformance.sequential import Sequential
+from refsampler.conformance.subject import OpenSubject
+from refsampler.conformance.verdict import Status
+from refsampler.metadata import SamplingMetadata
+from refsampler.processors import LogitsProcessor, MinTokens
+from refsampler.request import PLACEHOLDER
+from refsampler.sampler import SamplerOutput
+
+SEED = 4711
+
+
+def _later(one: LogitsProcessor) -> LogitsProcessor:
+    """The same processor, whose stop ids stay banned for one id more."""
+    if not isinstance(one, MinTokens):
+        return one
+    late = copy(one)
+    late._minimum = {
+        row: replace(minimum, min_tokens=minimum.min_tokens + 1)
+        for row, minimum in one._minimum.items()
+    }
+    return late
+
+
+class RightSampler:
+    """The reference as a level-2 backend, with every logprobs mode."""
+
+    capabilities: Capabilities = ReferenceSampler().capabilities
+
+    def __init__(self) -> None:
+        self.reference = ReferenceSampler()
+
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
+    ) -> SamplerOutput:
+        changed = self.changed(metadata) if len(logits) else metadata
+        output = self.reference.sample(logits, changed, logprobs_mode=logprobs_mode)
+        return self.shown(output) if output.logprobs_tensors is not None else output
+
+    def changed(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        return metadata
+
+    def shown(self, output: SamplerOutput) -> SamplerOutput:
+        return output
+
+
+class PenaltyOfTheRowAbove(RightSampler):
+    """Each row is penalised for what the row above put out."""
+
+    def changed(self, metadata):
+        outputs = list(metadata.output_token_ids)
+        if metadata.no_penalties or metadata.bad_words_token_ids:
+            return metadata
+        return replace(metadata, output_token_ids=[outputs[-1], *outputs[:-1]])
+
+
+class PlaceholderIsTheLastId(RightSampler):
+    """A placeholder indexes from the end, so that it counts as id V - 1."""
+
+    def sample(self, logits, metadata, *, logprobs_mode=None):
+        last = logits.shape[-1] - 1
+        if not metadata.no_penalties:
+            outputs = [
+                [last if token == PLACEHOLDER else token for token in one]
+                for one in metadata.output_token_ids
+            ]
+            metadata = replace(metadata, output_token_ids=outputs)
+        return super().sample(logits, metadata, logprobs_mode=logprobs_mode)
+
+
+class OneTokenLate(RightSampler):
+    """Bans stop ids for one id more than min_tokens says."""
+
+    def changed(self, metadata):
+        processors = metadata.logitsprocs.non_argmax_invariant
+        return replace(
+            metadata,
+            logitsprocs=replace(
+                metadata.logitsprocs,
+                non_argmax_invariant=tuple(_later(one) for one in processors),
+            ),
+        )
+
+
+class BothFlags(RightSampler):
+    """Takes a batch that claims to be all greedy and all random for all random."""
+
+    def changed(self, metadata):
+        both = metadata.all_greedy and metadata.all_random
+        if not both:
+            return metadata
+        rows = len(metadata.steps)
+        temperature = torch.ones(rows) if metadata.temperature is None else metadata.temperature
+        return replace(metadata, all_greedy=False, temperature=temperature)
+
+
+class MaskBroadcast(RightSampler):
+    """Repeats the last column of a mask that is too narrow, and cuts one that is too wide."""
+
+    def sample(self, logits, metadata, *, logprobs_mode=None):
+        mask = metadata.allowed_token_ids_mask
+        if mask is not None and len(logits):
+            fill = mask[:, -1:].expand(-1, max(0, logits.shape[1] - mask.shape[1]))
+            fitted = torch.cat([mask, torch.zeros_like(fill)], dim=1)[:, : logits.shape[1]]
+            metadata = replace(metadata, allowed_token_ids_mask=fitted)
+        return super().sample(logits, metadata, logprobs_mode=logprobs_mode)
+
+
+class StrictRank(RightSampler):
+    """Counts the entries above the sampled one, so that ties do not push its rank down."""
+
+    def sample(self, logits, metadata, *, logprobs_mode=None):
+        full = replace(metadata, max_num_logprobs=logits.shape[-1], logprob_token_ids=None)
+        output = super().sample(logits, metadata, logprobs_mode=logprobs_mode)
+        tensors = output.logprobs_tensors
+        if tensors is None or not tensors.selected_token_ranks.numel():
+            return output
+        if metadata.generators:
+            # their noise is used up, the values are those of the ids drawn
+            metadata = replace(metadata, generators={})
+        values = self.reference.sample(
+            logits, replace(full, generators={}), logprobs_mode=logprobs_mode
+        ).logprobs_tensors
+        assert values is not None
+        above = (values.logprobs[:, 1:] > tensors.logprobs[:, :1]).sum(dim=-1)
+        return replace(output, logprobs_tensors=replace(tensors, selected_token_ranks=above + 1))
+
+
+class ListForEverybody(RightSampler):
+    """One row's list takes everybody's top N away."""
+
+    def changed(self, metadata):
+        if metadata.logprob_token_ids:
+            return replace(metadata, max_num_logprobs=None)
+        return metadata
+
+
+class NeighboursLogprobs(RightSampler):
+    """Shows the values of the row above."""
+
+    def shown(self, output):
+        tensors = output.logprobs_tensors
+        rolled = replace(tensors, logprobs=tensors.logprobs.roll(1, dims=0))
+        return replace(output, logprobs_tensors=rolled)
+
+
+class NanForEmptyRows(RightSampler):
+    """A row without a law gets NaN for logprobs."""
+
+    def shown(self, output):
+        tensors = output.logprobs_tensors
+        nan = torch.where(output.valid[:, None], tensors.logprobs, torch.nan)
+        return replace(output, logprobs_tensors=replace(tensors, logprobs=nan))
+
+
+class FilteredGreedyRows(RightSampler):
+    """Greedy rows of a mixed batch pass through top-k before their processed values are shown."""
+
+    def sample(self, logits, metadata, *, logprobs_mode=None):
+        output = super().sample(logits, metadata, logprobs_mode=logprobs_mode)
+        tensors = output.logprobs_tensors
+        mixed = metadata.temperature is not None and metadata.top_k is not None
+        processed = logprobs_mode is not None and logprobs_mode.startswith("processed")
+        if tensors is None or not mixed or not processed or not tensors.valid.numel():
+            return output
+        greedy = (metadata.temperature == 0)[:, None]
+        kth = torch.arange(tensors.logprobs.shape[1]) > metadata.top_k[:, None]
+        cut = torch.where(greedy & kth, -torch.inf, tensors.logprobs)
+        return replace(output, logprobs_tensors=replace(tensors, logprobs=cut))
+
+
+class AskingReseeds(RightSampler):
+    """Asking for logprobs uses up some noise of the seeded rows."""
+
+    def changed(self, metadata):
+        if metadata.max_num_logprobs is not None or metadata.logprob_token_ids:
+            for generator in metadata.generators.values():
+                torch.rand(3, generator=generator)
+        return metadata
+
+
+class PenaltiesDropped(RightSampler):
+    """Declares no penalties and does not say so to those who ask."""
+
+    capabilities = replace(
+        RightSampler.capabilities,
+        features=RightSampler.capabilities.features - {Feature.PENALTIES},
+    )
+
+    def changed(self, metadata):
+        return replace(metadata, no_penalties=True)
+
+
+class SeedsDroppedBesideLists(RightSampler):
+    """With an allow-list in the batch no seed is minded."""
+
+    def changed(self, metadata):
+        if metadata.allowed_token_ids_mask is None:
+            return metadata
+        return replace(metadata, generators={})
+
+
+class RightEngine(ReferenceEngine):
+    """The reference engine; `session` is what a wrong one replaces."""
+
+    session: type[ReferenceSession] = ReferenceSession
+
+    def open(self, vocab: int, seed: int) -> ReferenceSession:
+        return self.session(vocab, seed)
+
+
+class _NothingChecked(ReferenceSession):
+    def add(self, id, request):  # noqa: A002 - the protocol's name
+        vocab = self._batch.vocab_size
+        params = request.params
+        try:
+            super().add(id, request)
+        except (ValueError, TypeError):
+            clean = replace(
+                request,
+                params=type(params)(temperature=0.0),
+                prompt=tuple(token % vocab for token in request.prompt),
+                output=tuple(token % vocab for token in request.output),
+            )
+            super().add(id, clean)
+
+
+class NothingChecked(RightEngine):
+    """Admits whatever comes, made harmless without a word."""
+
+    session = _NothingChecked
+
+
+class _RefusedStays(ReferenceSession):
+    def add(self, id, request):  # noqa: A002 - the protocol's name
+        try:
+            super().add(id, request)
+        except ValueError:
+            super().add(id, replace(request, params=type(request.params)(), prompt=(), output=()))
+            raise
+
+
+class RefusedStays(RightEngine):
+    """A refused request has its id already."""
+
+    session = _RefusedStays
+
+
+class _PrefixInThePrompt(ReferenceSession):
+    def add(self, id, request):  # noqa: A002 - the protocol's name
+        if request.params.bad_words_token_ids and not request.params.penalised:
+            request = replace(request, prompt=(), output=(*request.prompt, *request.output))
+        super().add(id, request)
+
+
+class PrefixInThePrompt(RightEngine):
+    """Looks for the beginnings of bad words in prompt and output."""
+
+    session = _PrefixInThePrompt
+
+
+class _Stale(ReferenceSession):
+    """Takes what `mixed` says from the row where a request was before the last change of rows."""
+
+    def __init__(self, vocab, seed):
+        super().__init__(vocab, seed)
+        self._places: dict[int, int] = {}
+        self._last: tuple[int, ...] = ()
+
+    def sample(self, ids, logits):
+        ids = tuple(ids)
+        if not self._last or set(ids) - set(self._last):
+            self._last = ids
+        commit = self._batch.commit
+        old = [one for one in self._last if one in ids]
+
+        def stale():
+            metadata = commit()
+            order = [ids.index(one) for one in old]
+            if len(order) == len(ids):
+                metadata = self.mixed(metadata, order)
+            return metadata
+
+        self._batch.commit = stale
+        try:
+            return super().sample(ids, logits)
+        finally:
+            self._batch.commit = commit
+
+    def mixed(self, metadata, _order):
+        return metadata
+
+
+class _HistoryStays(_Stale):
+    def mixed(self, metadata, order):
+        if metadata.no_penalties:
+            return metadata
+        outputs = metadata.output_token_ids
+        return replace(metadata, output_token_ids=[outputs[row] for row in order])
+
+
+class HistoryStays(RightEngine):
+    """When rows move the outputs stay where they were."""
+
+    session = _HistoryStays
+
+
+class _ParameterStays(_Stale):
+    def mixed(self, metadata, order):
+        if metadata.no_penalties:
+            return metadata
+        return replace(metadata, repetition_penalties=metadata.repetition_penalties[order])
+
+
+class ParameterStays(RightEngine):
+    """When rows are swapped the repetition penalties are not."""
+
+    session = _ParameterStays
+
+
+class _EmittedLate(ReferenceSession):
+    def __init__(self, vocab, seed):
+        super().__init__(vocab, seed)
+        self._held: dict[int, list[int]] = {}
+
+    def accept(self, ids, tokens):
+        for name, gained in zip(ids, tokens, strict=True):
+            queue = [*self._held.pop(name, []), *gained]
+            if queue[:-1]:
+                super().accept([name], [queue[:-1]])
+            self._held[name] = queue[-1:]
+
+    def remove(self, id):  # noqa: A002 - the protocol's name
+        self._held.pop(id, None)
+        super().remove(id)
+
+
+class EmittedLate(RightEngine):
+    """The id just emitted becomes history one step later."""
+
+    session = _EmittedLate
+
+
+class _ForgetsWaiting(ReferenceSession):
+    def _schedule(self, ids):
+        super()._schedule(ids)
+        self._waiting = {
+            name: replace(one, request=replace(one.request, output=()))
+            for name, one in self._waiting.items()
+        }
+
+
+class ForgetsWaiting(RightEngine):
+    """A request that waits forgets its output."""
+
+    session = _ForgetsWaiting
+
+
+class _RecordsLate(ReferenceSession):
+    def __init__(self, vocab, seed):
+        super().__init__(vocab, seed)
+        self._record = None
+
+    def sample(self, ids, logits):
+        output = super().sample(ids, logits)
+        before, self._record = self._record, output.logprobs_tensors
+        now = output.logprobs_tensors
+        if before is None or now is None or before.logprobs.shape != now.logprobs.shape:
+            return output
+        late = replace(now, logprobs=before.logprobs)
+        return replace(output, logprobs_tensors=late)
+
+
+class RecordsLate(RightEngine):
+    """Shows the values of the step before."""
+
+    session = _RecordsLate
+
+
+SAMPLERS = (
+    RightSampler,
+    PenaltyOfTheRowAbove,
+    PlaceholderIsTheLastId,
+    OneTokenLate,
+    BothFlags,
+    MaskBroadcast,
+    StrictRank,
+    ListForEverybody,
+    NeighboursLogprobs,
+    NanForEmptyRows,
+    FilteredGreedyRows,
+    AskingReseeds,
+    PenaltiesDropped,
+    SeedsDroppedBesideLists,
+)
+ENGINES = (
+    RightEngine,
+    NothingChecked,
+    RefusedStays,
+    PrefixInThePrompt,
+    HistoryStays,
+    ParameterStays,
+    EmittedLate,
+    ForgetsWaiting,
+    RecordsLate,
+)
+GLOBS = {
+    2: ("batch.flags", "mask.*", "bias.*", "penalty.*", "greedy.*", "logprobs.*", "refuse.*"),
+    3: ("batch.state", "history.*", "input.validated", "mask.*", "penalty.*", "logprobs.*"),
+}
+"""Level -> clauses that these mistakes might touch."""
+
+
+def small_plan(capabilities: Capabilities) -> Plan:
+    """A plan of the exact cases over small vocabularies, about all that these mistakes touch."""
+    plans = [
+        make_plan(capabilities, glob=glob, run_seed=SEED) for glob in GLOBS[capabilities.level]
+    ]
+    cases = {
+        (one.check.name, one.id): one
+        for plan in plans
+        for one in plan.cases
+        if one.case.logits.vocab <= 140 or one.check.ask is not None
+    }
+    merged = tuple(cases.values())
+    return replace(plans[0], cases=merged, laws=(), sequential=Sequential())
+
+
+def failures(subject: object, plan: Plan) -> list[str]:
+    """The clauses that fail, or the errors of the harness."""
+    outcome = run(OpenSubject(subject, SEED), plan, ReportWriter(None))
+    failed = [
+        str(one.verdict.clause) for one in outcome.decisions if one.verdict.status is Status.FAIL
+    ]
+    return [*failed, *outcome.errors]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    sessions.COUNT = 12
+    all_checks.cache_clear()
+    found = {}
+    for family in (SAMPLERS, ENGINES):
+        plans: list[Plan] = []
+        for kind in family:
+            subject = kind()
+            fitting = [one for one in plans if one.capabilities == subject.capabilities]
+            plans += [] if fitting else [small_plan(subject.capabilities)]
+            plan = fitting[0] if fitting else plans[-1]
+            found[kind.__name__] = failures(subject, plan)
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
