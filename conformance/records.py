@@ -8,8 +8,11 @@ from typing import IO, Self
 
 import msgspec
 
+from refsampler.backends.protocol import Capabilities
+
 __all__ = [
     "CaseRecord",
+    "Checkpoint",
     "FindingRecord",
     "Footer",
     "Header",
@@ -48,6 +51,9 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_o
     charge: float
     planned: dict[str, int]
     started: str
+    plan: str = ""
+    shard: tuple[int, int] | None = None
+    capabilities: Capabilities | None = None
 
 
 class FindingRecord(msgspec.Struct, frozen=True):
@@ -84,11 +90,29 @@ class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw
     figures: tuple[tuple[str, str], ...] = ()
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a law, and the clause that pools it, say at the end of the law; null is -infinity.
+
+    `components` are log e of the declared alternatives, `best` a bet as name, log e and weighted
+    log e, `cells` draws that went into cells.
+    """
+
+    components: tuple[float | None, ...]
+    log_e: float
+    best: tuple[str, float | None, float | None]
+    cells: int
+    skipped: int
+    outside: int
+    pool_log_e_max: float
+    pool_best: tuple[str, float | None, float | None]
+    pool_failed: bool
+
+
 class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_only=True):
     """Counts of one law case after a batch: enough to judge again without sampling again.
 
     `counts` holds [id, count] pairs of ids that were drawn; `log_e` is the case's share of the
-    pooled evidence at that checkpoint.
+    pooled evidence at that checkpoint.  Without a `checkpoint` the law was cut short.
     """
 
     check: str
@@ -100,6 +124,7 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     log_e: float
     seconds: float
     tv_upper: float | None = None
+    checkpoint: Checkpoint | None = None
 
 
 class TailRecord(msgspec.Struct, frozen=True, tag="tail", tag_field="record", kw_only=True):

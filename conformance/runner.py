@@ -27,11 +27,13 @@ from refsampler.conformance.decisions import Decision, Tally, decide
 from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.law import LawProcess
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
+from refsampler.conformance.finished import NOTHING, Finished, checkpoint
 from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.lawrun import distance_words, judge_distance, run_pairs, run_tails
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord, ReportWriter
 from refsampler.conformance.sequential import MOST_CELLS, batch_sizes
+from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.strategies import shrink
 from refsampler.conformance.subject import SubjectError
 
@@ -68,6 +70,8 @@ def run(
     time_budget: float | None = None,
     progress: Callable[[int, int], None] = lambda _done, _planned: None,
     stop: Callable[[], bool] = lambda: False,
+    finished: Finished = NOTHING,
+    share: Share = EVERYTHING,
 ) -> Outcome:
     """Run a plan.
 
@@ -78,6 +82,8 @@ def run(
         time_budget: seconds after which no new case starts; None is no limit.
         progress: told how many cases of how many are done.
         stop: asked before each case whether to end here; what is left is INCONCLUSIVE.
+        finished: cases that were asked before.
+        share: which of the others are asked here.
 
     """
     started = time.monotonic()
@@ -85,34 +91,67 @@ def run(
     tally = Tally()
     sequential = plan.sequential
     planned = len(plan.cases) + len(plan.laws) + len(sequential.pairs) + len(sequential.tails)
-    for number, one in enumerate(plan.cases):
-        if _late(deadline) or stop():
-            break
-        _run_case(subject, one, writer, tally)
-        progress(number + 1, planned)
-    pools = sequential.pools()
 
     def ended() -> bool:
         return _late(deadline) or stop()
 
-    run_pairs(subject, sequential, writer, tally, pools, ended)
+    for number, one in enumerate(plan.cases):
+        if ended():
+            break
+        if not finished.book_case(one, writer, tally) and share.has(number):
+            _run_case(subject, one, writer, tally)
+        progress(number + 1, planned)
+    pools = sequential.pools()
+    if share.first:
+        run_pairs(subject, sequential, writer, tally, pools, ended)
     pool = ClausePool(equal_weights(one.case.id for one in plan.laws), BANK, plan.log_threshold)
     pools[LAW] = pool
-    tests = sum(one.law.probs.size <= MOST_CELLS for one in plan.laws)
-    uppers: list[float] = []
-    for number, law in enumerate(plan.laws):
-        if _late(deadline) or pool.failed or stop():
-            break
-        upper = _run_law(subject, law, writer, tally, pool, deadline, tests)
-        uppers += [] if upper is None else [upper]
-        progress(len(plan.cases) + len(sequential.pairs) + number + 1, planned)
-    tally.figures[LAW] = distance_words(uppers)
-    run_tails(subject, sequential, writer, tally, pools, ended)
-    if not (_late(deadline) or stop()):
+    before = len(plan.cases) + len(sequential.pairs)
+
+    def law_done(number: int) -> None:
+        progress(before + number, planned)
+
+    asking = _Asking(subject, writer, tally, deadline, ended, finished, share)
+    _run_laws(plan, asking, pool, law_done)
+    if share.last:
+        run_tails(subject, sequential, writer, tally, pools, ended)
+    if not ended():
         _shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started
     decisions = tuple(decide(plan, tally, pools))
     return Outcome(decisions, tally.cases, tally.all_draws, seconds, tuple(tally.errors))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """What a run carries from case to case."""
+
+    subject: AskedSubject
+    writer: ReportWriter
+    tally: Tally
+    deadline: float | None
+    ended: Callable[[], bool]
+    finished: Finished
+    share: Share
+
+
+def _run_laws(
+    plan: Plan, asking: _Asking, pool: ClausePool, progress: Callable[[int], None]
+) -> None:
+    """Run every law, until their clause has failed."""
+    uppers: list[float] = []
+    tests = sum(one.law.probs.size <= MOST_CELLS for one in plan.laws)
+    writer, tally = asking.writer, asking.tally
+    for number, law in enumerate(plan.laws):
+        if asking.ended() or pool.failed:
+            break
+        known = asking.finished.book_law(law, writer, tally, pool)
+        upper = None if known is None else known.tv_upper
+        if known is None and asking.share.has(number):
+            upper = _run_law(asking.subject, law, writer, tally, pool, asking.deadline, tests)
+        uppers += [] if upper is None else [upper]
+        progress(number + 1)
+    tally.figures[LAW] = distance_words(uppers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +345,9 @@ def _run_law(
             log_e=process.log_e,
             seconds=round(time.monotonic() - started, 6),
             tv_upper=upper,
+            checkpoint=checkpoint(process.evidence() if drawn else None, pool)
+            if complete
+            else None,
         )
     )
     if findings:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,15 +32,26 @@ from refsampler.conformance.expectations import (
     stale_entries,
     updated_document,
 )
+from refsampler.conformance.finished import NOTHING
 from refsampler.conformance.plan import Plan, make_plan
-from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.records import Header, ReportWriter
 from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
     footer_record,
     header_record,
     verdict_record,
 )
+from refsampler.conformance.reproduce import Reproducer, reproduce
+from refsampler.conformance.resume import (
+    CannotResume,
+    Resumed,
+    check_plan,
+    finish,
+    set_aside,
+    stopped_run,
+)
 from refsampler.conformance.runner import Outcome, judge_case, run
+from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode
 
@@ -168,6 +181,17 @@ def plan(
 @_seed
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
 @_time_budget
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the killed run whose report lies there; its seed, profile and clauses hold.",
+)
+@click.option(
+    "--shard",
+    callback=lambda _ctx, _param, text: _share(text),
+    help="i/n: ask only the i-th of n parts of the plan; every part needs the same --seed, and"
+    " `refsampler merge` judges them together. By itself a part is INCONCLUSIVE.",
+)
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option(
     "--expectations",
@@ -191,6 +215,8 @@ def check(
     seed: int | None,
     folder: Path | None,
     time_budget: float | None,
+    resume: bool,
+    shard: Share,
     junit: Path | None,
     expectations_file: Path | None,
     update_expectations: bool,
@@ -201,21 +227,32 @@ def check(
 ) -> None:
     """Test BACKEND against the contract.
 
-    Exit status: 0 conforms or matches expectations, 1 does not, 2 usage, 3 inconclusive, 4 could not be opened or harness
-    error, 5 nothing ran.
+    Exit status: 0 conforms or matches expectations, 1 does not, 2 usage, 3 inconclusive, 4 could
+    not be opened or harness error, 5 nothing ran.
     """
     known = _expectations(expectations_file, update=update_expectations)
+    stopped = _stopped(folder, resume=resume)
+    if stopped is not None:
+        profile, glob, seed = (
+            stopped.header.profile,
+            stopped.header.clauses,
+            stopped.header.run_seed,
+        )
+    if shard.count > 1 and seed is None:
+        raise click.UsageError("--shard needs --seed: the parts of a plan share one run seed")
     run_seed = _run_seed(seed)
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         made = _planned(subject.capabilities, profile, glob, run_seed)
+        header = header_record(made, backend, time_budget, shard)
+        header = header if stopped is None else _same_header(stopped, made, backend, header)
         if form == "pretty":
-            for line in plan_lines(made):
-                click.echo(line)
-            click.echo(f"asked {subject.where}")
+            click.echo("\n".join([*plan_lines(made), f"asked {subject.where}"]))
         where = _RUNS / made.capabilities.name if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)
+        set_aside(where / _REPORT, keep=stopped is not None)
         with ReportWriter((where / _REPORT).open("wb")) as writer:
-            writer.write(header_record(made, backend, time_budget))
+            writer.write(header)
+            started = time.monotonic()
             with progress(form, made, time_budget) as tell:
                 outcome = run(
                     subject,
@@ -224,25 +261,81 @@ def check(
                     time_budget=time_budget,
                     progress=tell,
                     stop=lambda: subject.spent,
+                    finished=NOTHING if stopped is None else stopped.finished,
+                    share=shard,
                 )
             name = made.capabilities.name
             outcome = replace(outcome, decisions=apply_expectations(outcome.decisions, known, name))
+            deadline = started + (math.inf if time_budget is None else time_budget)
+            shown, made_again = reproduce(
+                subject, made, where / _REPORT, writer, outcome.decisions, deadline=deadline
+            )
+            outcome = replace(outcome, decisions=shown)
             code = expected_exit_code(outcome.decisions, outcome.errors)
             line = expected_headline(outcome.decisions, code)
             for decision in outcome.decisions:
                 writer.write(verdict_record(decision))
             writer.write(footer_record(outcome, code, line))
+    finish(where / _REPORT)
     page = markdown(outcome.decisions, f"{name}: verdicts", line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
     if junit is not None:
         write_junit(junit, backend, outcome.decisions, outcome.errors)
     _print(form, outcome, page, line, where)
+    if form == "pretty":
+        _print_scripts(made_again)
     for stale in stale_entries(outcome.decisions, known, name):
         click.echo(f"stale expectation of {stale.entry.clause}: {stale.why}", err=True)
     if update_expectations and expectations_file is not None:
-        before = expectations_file.read_text("utf-8") if expectations_file.exists() else ""
-        expectations_file.write_text(updated_document(before, outcome.decisions, name), "utf-8")
+        _update(expectations_file, outcome, name)
     sys.exit(code)
+
+
+def _print_scripts(made_again: Sequence[Reproducer]) -> None:
+    for one in made_again:
+        if one.script is not None:
+            click.echo(f"{one.clause} shown without refsampler: python {one.script}")
+
+
+def _update(path: Path, outcome: Outcome, name: str) -> None:
+    before = path.read_text("utf-8") if path.exists() else ""
+    path.write_text(updated_document(before, outcome.decisions, name), "utf-8")
+
+
+def _share(text: str | None) -> Share:
+    try:
+        return EVERYTHING if text is None else Share.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _stopped(folder: Path | None, *, resume: bool) -> Resumed | None:
+    """Read the killed run, or end the command with status 2."""
+    if not resume:
+        return None
+    if folder is None:
+        raise click.UsageError("--resume needs --report DIR, the folder of the killed run")
+    try:
+        return stopped_run(folder / _REPORT)
+    except CannotResume as error:
+        raise click.BadParameter(str(error), param_hint="--resume") from error
+
+
+def _shared_seed(seed: int | None, shard: Share) -> int:
+    if shard.count > 1 and seed is None:
+        raise click.UsageError("--shard needs --seed: the parts of a plan share one run seed")
+    return _run_seed(seed)
+
+
+def _same_header(stopped: Resumed, made: Plan, backend: str, header: Header) -> Header:
+    """Return the killed run's header, or end the command with status 2."""
+    try:
+        check_plan(stopped.header, made, backend)
+    except CannotResume as error:
+        raise click.BadParameter(str(error), param_hint="--resume") from error
+    if stopped.header.shard != header.shard:
+        raise click.BadParameter("the killed run was another shard", param_hint="--resume")
+    return stopped.header
 
 
 def _expectations(path: Path | None, *, update: bool) -> tuple[Expectation, ...]:

@@ -10,15 +10,19 @@ import torch
 from refsampler import __version__
 from refsampler.clauses import load
 from refsampler.conformance.decisions import Decision
+from refsampler.conformance.finished import plan_digest
 from refsampler.conformance.plan import Plan, alpha
 from refsampler.conformance.records import Footer, Header, VerdictRecord
 from refsampler.conformance.runner import Outcome
+from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.verdict import LogE
 
 __all__ = ["footer_record", "header_record", "verdict_record"]
 
 
-def header_record(made: Plan, spec: str, time_budget: float | None) -> Header:
+def header_record(
+    made: Plan, spec: str, time_budget: float | None, share: Share = EVERYTHING
+) -> Header:
     """Return the first line of a report: what runs, where and with which seed."""
     capabilities, contract = made.capabilities, load()
     return Header(
@@ -44,6 +48,9 @@ def header_record(made: Plan, spec: str, time_budget: float | None) -> Header:
         charge=made.charge,
         planned={str(clause): count for clause, count in made.planned.items()},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        plan=plan_digest(made),
+        shard=None if share == EVERYTHING else (share.shard, share.count),
+        capabilities=capabilities,
     )
 
 
