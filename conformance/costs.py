@@ -9,20 +9,35 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Final
 
+from refsampler.conformance.checks.independence import PlannedPairs
+from refsampler.conformance.checks.tail import PlannedTail
 from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
 
-__all__ = ["expected_seconds", "left_out", "total_seconds"]
+__all__ = ["expected_seconds", "group_seconds", "left_out", "total_seconds"]
 
 _CASE_S: Final = 0.008
 _ROW_S: Final = 6e-5
 _LOGIT_S: Final = 1.2e-7
 _LAW_LOGIT_S: Final = 1.2e-7
+_PLAIN_LOGIT_S: Final = 4e-8
+_PAIR_S: Final = 0.3
+
+_Drawn = PlannedLaw | PlannedPairs | PlannedTail
 
 
 def expected_seconds(plan: Plan) -> tuple[float, ...]:
-    """Return the seconds of every case and then of every law, in the order of the run."""
+    """Return the seconds of every case, pairing, law and tail, in the order of the run."""
     cases = [_case_seconds(one) for one in plan.cases]
-    return (*cases, *(_law_seconds(one) for one in plan.laws))
+    return (*cases, *(_law_seconds(one) for one in _by_evidence(plan)))
+
+
+def group_seconds(plan: Plan) -> tuple[tuple[str, float], ...]:
+    """Return the seconds of every check, in the order of the run."""
+    spent: dict[str, float] = {}
+    planned = (*plan.cases, *_by_evidence(plan))
+    for one, seconds in zip(planned, expected_seconds(plan), strict=True):
+        spent[one.check.name] = spent.get(one.check.name, 0.0) + seconds
+    return tuple(spent.items())
 
 
 def total_seconds(plan: Plan) -> float:
@@ -33,7 +48,7 @@ def total_seconds(plan: Plan) -> float:
 def left_out(plan: Plan, time_budget: float) -> tuple[str, ...]:
     """Return the clauses that a time budget leaves INCONCLUSIVE, if costs are as expected."""
     spent = accumulate(expected_seconds(plan), initial=0.0)
-    planned: tuple[PlannedCase | PlannedLaw, ...] = (*plan.cases, *plan.laws)
+    planned: tuple[PlannedCase | _Drawn, ...] = (*plan.cases, *_by_evidence(plan))
     late = [one for one, before in zip(planned, spent, strict=False) if before >= time_budget]
     late_clauses = {clause for one in late for clause in one.case.clauses}
     return tuple(
@@ -47,5 +62,12 @@ def _case_seconds(one: PlannedCase) -> float:
     return _CASE_S + one.draws * (_ROW_S + _LOGIT_S * one.case.logits.vocab)
 
 
-def _law_seconds(one: PlannedLaw) -> float:
-    return one.draws * one.case.logits.vocab * _LAW_LOGIT_S
+def _by_evidence(plan: Plan) -> tuple[_Drawn, ...]:
+    return (*plan.sequential.pairs, *plan.laws, *plan.sequential.tails)
+
+
+def _law_seconds(one: _Drawn) -> float:
+    vocab = one.case.logits.vocab
+    each = _LAW_LOGIT_S if isinstance(one, PlannedLaw) else _PLAIN_LOGIT_S
+    looked = _PAIR_S if isinstance(one, PlannedPairs) else 0.0
+    return looked + one.draws * vocab * each

@@ -11,16 +11,20 @@ import pytest
 import torch
 
 from refsampler.clauses import ClauseId
+from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.independence import INDEPENDENCE
 from refsampler.conformance.checks.tail import RESOLUTION, TAIL
+from refsampler.conformance.commands.verdict_table import plan_lines
+from refsampler.conformance.costs import group_seconds, left_out, total_seconds
 from refsampler.conformance.designed.tails import TAIL_VOCAB
 from refsampler.conformance.evidence.budget import SEQUENTIAL
 from refsampler.conformance.plan import LAW, Plan, make_plan
 from refsampler.conformance.records import LawRecord, ReportWriter, TailRecord, read_report
-from refsampler.conformance.runner import run
+from refsampler.conformance.runner import judge_case, run
 from refsampler.conformance.sequential import SPLIT, batch_sizes
 from refsampler.conformance.subject import OpenSubject
 from tests import broken_streams as broken
+from tests.broken_samplers import RightKernel
 
 ROOT = Path(__file__).parents[1]
 SEED = broken.SEED
@@ -63,7 +67,9 @@ def test_the_exact_number_of_draws_is_taken_and_stored(tmp_path):
     assert [one.draws for one in laws] == [broken.LAW_DRAWS] * 2
     assert sum(n for _, n in tail.counts) == tail.draws == tails[0].draws
     # two ids: the observed distance is about 0.002, and sqrt(ln 1e6 / 40000) = 0.0186 comes on top
-    assert 0.0186 <= laws[0].tv_upper <= 0.035
+    upper = laws[0].tv_upper
+    assert upper is not None
+    assert 0.0186 <= upper <= 0.035
 
 
 def test_a_pass_says_which_distance_and_which_grades_were_ruled_out(found):
@@ -150,3 +156,54 @@ def test_batches_make_exactly_the_planned_draws():
     assert list(batch_sizes(5000, 1024, None)) == [2048, 2048, 904]
     assert list(batch_sizes(10, 8, 32)) == [4, 4, 2]
     assert list(batch_sizes(3, 100, 50)) == [1, 1, 1]
+
+
+class OneBuffer(RightKernel):
+    """Keeps the noise of all threads in one buffer."""
+
+    def __init__(self):
+        self.buffer = torch.empty(64, 1024)
+
+    def draw(self, logits, rows):
+        probs = self.filtered(self.scaled(logits.float(), rows, rows.temperature == 0), rows)
+        noise = self.buffer[: len(logits), : logits.shape[1]]
+        noise.exponential_()
+        for row, generator in rows.generators.items():
+            noise[row].exponential_(generator=generator)
+        return (probs.softmax(dim=-1) / noise).argmax(dim=-1)
+
+
+def under_load(kernel):
+    check = next(one for one in all_checks() if one.name == "seeds-under-load")
+    (case,) = check.cases(kernel.capabilities, SEED)
+    return judge_case(OpenSubject(kernel, SEED), check, case)
+
+
+def test_noise_that_threads_share_is_seen_under_load():
+    # 23 calls of 32 seeded rows beside a thread that rewrites the buffer all the time
+    (finding,) = under_load(OneBuffer()).findings
+    assert finding.clause == "determinism.repeat"
+    assert finding.seen.endswith("while another thread draws")
+
+
+def test_a_right_kernel_repeats_itself_under_load():
+    judged = under_load(RightKernel())
+    assert judged.findings == ()
+    assert judged.draws == 24 * 32
+
+
+def test_the_costs_cover_everything_that_is_planned(plan):
+    spent = dict(group_seconds(plan))
+    assert set(spent) == {one.check.name for one in plan.sequential.pairs} | {"tails"}
+    # 230,879 draws of 1,024 logits at 40 ns
+    assert spent["tails"] == pytest.approx(230_879 * 1024 * 4e-8)
+    assert total_seconds(plan) == pytest.approx(sum(spent.values()))
+    assert set(left_out(plan, 0.0)) == {str(clause.id) for clause, _ in plan.standings}
+
+
+def test_the_plan_names_splits_powers_and_what_it_leaves_out(plan):
+    text = "\n".join(plan_lines(plan, 0.0))
+    assert "draw.law draw.tail independence.rows independence.calls independence.streams" in text
+    assert "tail of grade 1e-06 off by x0.25 and less" in text
+    assert "independence.rows would see with probability 1 - 1e-6" in text
+    assert "not in the quick profile: draw.tail grade 1e-07" in text

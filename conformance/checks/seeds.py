@@ -10,13 +10,18 @@ import numpy as np
 
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.base import Check, Finding, Kind, Trial, clause_ids
+from refsampler.conformance.checks.base import Asked, Check, Finding, Kind, Trial, clause_ids
 from refsampler.conformance.checks.batches import reordered
 from refsampler.conformance.designed import batches
+from refsampler.conformance.designed.tails import flat_case
+from refsampler.conformance.series import SeriesSubject
+from refsampler.conformance.subject import OpenSubject
 
 __all__ = ["CHECKS"]
 
 _REPEATS = 6
+_LOADED = 24
+"""Calls, the first alone and the others while another thread draws."""
 
 
 def _if_seeded(capabilities: Capabilities, cases: tuple[Case, ...]) -> tuple[Case, ...]:
@@ -45,6 +50,23 @@ def _judge_same(trial: Trial) -> tuple[Finding, ...]:
         if found is not None:
             return (replace(found, clause=trial.case.clauses[0], call=number),)
     return ()
+
+
+def _ask_under_load(subject: OpenSubject, case: Case) -> Asked:
+    """Sample once in peace, then again and again while another thread draws beside."""
+    asked = SeriesSubject(subject.backend, subject.run_seed)
+    key = case.id
+    first = asked.sample(case, 0, key).ids
+    draws = len(first)
+    with asked.under_load(flat_case("determinism.repeat", 1)):
+        for call in range(1, case.calls):
+            ids = asked.sample(case, call, key).ids
+            draws += len(ids)
+            found = _difference(case, first, ids, list(range(len(ids))))
+            if found is not None:
+                seen = f"{found.seen}, while another thread draws"
+                return Asked((replace(found, seen=seen, call=call),), draws)
+    return Asked(draws=draws)
 
 
 def _surrounded(case: Case) -> tuple[Case, ...]:
@@ -129,6 +151,15 @@ CHECKS: tuple[Check, ...] = (
         arrange=lambda case: (case, case),
     ),
     Check("seeds-repeated", clause_ids("determinism.repeat"), Kind.EXACT, _repeated, _judge_same),
+    Check(
+        "seeds-under-load",
+        clause_ids("determinism.repeat"),
+        Kind.EXACT,
+        lambda capabilities, run_seed: tuple(
+            replace(case, calls=_LOADED) for case in _repeated(capabilities, run_seed)
+        ),
+        ask=_ask_under_load,
+    ),
     Check(
         "seeds-surrounded",
         clause_ids("seed.batch"),

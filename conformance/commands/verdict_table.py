@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 import click
 
+from refsampler.conformance.costs import group_seconds
 from refsampler.conformance.decisions import Decision
-from refsampler.conformance.plan import Plan, alpha, sure
+from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES
+from refsampler.conformance.plan import LAW, Plan, alpha, sure
 from refsampler.conformance.verdict import LogE, Status
 
-__all__ = ["failure_lines", "markdown", "plan_lines", "show"]
+__all__ = ["evidence_lines", "failure_lines", "markdown", "plan_lines", "show"]
 
 _MARKS = {
     Status.PASS: ("PASS", "green"),
@@ -88,7 +90,7 @@ def markdown(decisions: Sequence[Decision], title: str, headline: str) -> str:
 def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
     """Return what will run, what it may cost and what it will see."""
     owned = sum(stands.status is None for _, stands in plan.standings)
-    checks = {one.check.name for one in plan.cases} | {one.check.name for one in plan.laws}
+    checks = len(group_seconds(plan))
     seen = ", ".join(power.bias for power in sure(plan))
     capabilities = plan.capabilities
     lines = [
@@ -98,26 +100,45 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
             f"delta {capabilities.delta:g}, floor {capabilities.floor:g}"
         ),
         (
-            f"clauses {len(plan.standings)} ({owned} owned)   checks {len(checks)}   cases "
-            f"{len(plan.cases)} + {len(plan.laws)} laws   draws {plan.draws:,}   run seed "
+            f"clauses {len(plan.standings)} ({owned} owned)   checks {checks}   cases "
+            f"{len(plan.cases)} + {len(plan.laws)} laws + {len(plan.sequential.cases)} tails and "
+            f"pairings   draws {plan.draws:,}   run seed "
             f"{plan.run_seed}"
         ),
         (
-            f"false alarm: near-certain rows at most {plan.charge:.1e}, draw.law at most "
-            f"{alpha(plan):.1e}, whole run at most 1e-9"
+            f"false alarm: near-certain rows at most {plan.charge:.1e}, one look at distances and "
+            f"distinct ids {FIXED_DRAWS:.1e}, {' '.join(one.clause for one in RUN_CLAUSES)} "
+            f"{alpha(plan):.1e} each; whole run at most 1e-9"
         ),
     ]
     if plan.laws:
         lines.append(f"draw.law would see with probability 1 - 1e-6: {seen or 'nothing'}")
+    lines += evidence_lines(plan)
     if seconds is not None:
+        lines += [f"  {name:<26}{spent:>8.1f} s expected" for name, spent in group_seconds(plan)]
         lines.append(f"planned in {seconds:.1f} s")
     return tuple(lines)
+
+
+def evidence_lines(plan: Plan) -> list[str]:
+    """Return what tails and independence would show, and what the profile leaves out."""
+    clauses = [clause.id for clause, _ in plan.standings if clause.id != LAW]
+    lines = [
+        f"{clause} would see with probability 1 - 1e-6: {'; '.join(one.bias for one in powers)}"
+        for clause in clauses
+        if clause in plan.planned
+        for powers in (plan.sequential.would_see(clause),)
+        if powers
+    ]
+    left = [f"{one.clause} {one.words}" for one in plan.sequential.unplanned]
+    return lines + ([f"not in the {plan.profile} profile: {'; '.join(left)}"] if left else [])
 
 
 def _note(decision: Decision) -> str:
     verdict = decision.verdict
     if verdict.status is Status.PASS and verdict.expected is None:
-        return f"{decision.cases} cases, {verdict.draws:,} draws"
+        figure = f"; {decision.reason}" if decision.reason else ""
+        return f"{decision.cases} cases, {verdict.draws:,} draws{figure}"
     return decision.reason or verdict.effect
 
 
