@@ -213,6 +213,7 @@ def together(*plans: Plan) -> Plan:
         first.sequential,
         pairs=tuple(one for plan in plans for one in plan.sequential.pairs),
         tails=tuple({one.case.id: one for plan in plans for one in plan.sequential.tails}.values()),
+        unplanned=tuple(one for plan in plans for one in plan.sequential.unplanned),
     )
     laws = tuple(replace(one, draws=LAW_DRAWS) for plan in plans for one in plan.laws[:2])
     return replace(
