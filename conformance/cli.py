@@ -19,6 +19,7 @@ _COMMANDS = {
     "plan": "check",
     "check": "check",
     "replay": "replay",
+    "merge": "merge",
     "power": "power",
     "audit": "power",
 }

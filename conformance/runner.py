@@ -33,7 +33,7 @@ from refsampler.conformance.lawrun import distance_words, judge_distance, run_pa
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord, ReportWriter
 from refsampler.conformance.sequential import MOST_CELLS, batch_sizes
-from refsampler.conformance.shards import EVERYTHING, Share
+from refsampler.conformance.shards import EVERYTHING, NONE, Share
 from refsampler.conformance.strategies import shrink
 from refsampler.conformance.subject import SubjectError
 
@@ -115,7 +115,7 @@ def run(
     _run_laws(plan, asking, pool, law_done)
     if share.last:
         run_tails(subject, sequential, writer, tally, pools, ended)
-    if not ended():
+    if share != NONE and not ended():
         _shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started
     decisions = tuple(decide(plan, tally, pools))

@@ -1,0 +1,56 @@
+"""``refsampler merge``: judge the shards of one plan as one run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from refsampler.conformance.commands.verdict_table import markdown, show
+from refsampler.conformance.decisions import exit_code, headline
+from refsampler.conformance.merge import CannotMerge, judge_shards, read_shards
+from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.reporting.records import footer_record, verdict_record
+
+__all__ = ["merge"]
+
+_REPORT = "report.jsonl"
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of the merged report.",
+)
+def merge(folders: tuple[Path, ...], folder: Path) -> None:
+    """Judge the shards in FOLDERS as one run; each holds the report of `check --shard i/n`.
+
+    Only shards of one plan are merged: same backend, seed, profile and clauses, every shard once.  A
+    missing or unfinished shard leaves its clauses INCONCLUSIVE.  The backend is not needed.  Exit
+    status as of `check`.
+    """
+    try:
+        shards = read_shards([one / _REPORT for one in folders])
+    except (CannotMerge, OSError, msgspec.DecodeError) as error:
+        raise click.BadParameter(str(error), param_hint="FOLDERS") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with ReportWriter((folder / _REPORT).open("wb")) as writer:
+        writer.write(msgspec.structs.replace(shards.header, shard=None))
+        outcome = judge_shards(shards, writer)
+        code = exit_code(outcome.decisions, outcome.errors)
+        line = headline(outcome.decisions, code)
+        for decision in outcome.decisions:
+            writer.write(verdict_record(decision))
+        writer.write(footer_record(outcome, code, line))
+    page = markdown(outcome.decisions, f"{shards.header.backend}: verdicts", line)
+    (folder / "verdicts.md").write_text(page, encoding="utf-8")
+    show(outcome.decisions, line)
+    if shards.missing:
+        click.echo(f"shards without a report: {', '.join(map(str, shards.missing))}", err=True)
+    sys.exit(code)
