@@ -70,8 +70,9 @@ class Wanted:
 
     @property
     def folder(self) -> str:
-        """Name of the report's folder."""
+        """Name of the report's folder: no two runs of a session write to the same."""
         parts = self.backend if self.glob == "*" else f"{self.backend} {self.glob}"
+        parts += " in tests" if self.own_expectations else ""
         return re.sub(r"[^\w.-]+", "-", parts).strip("-.")
 
 

@@ -297,10 +297,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 if "stale_expectation" in held:
                     line = f"{held['clause']}: {held['stale_expectation']}"
                     stale.setdefault(held["backend"], {})[line] = None
-    if counts:
-        terminalreporter.section("refsampler")
+    if not counts:
+        return
+    from refsampler.conformance.verdict import Status
+
+    terminalreporter.section("refsampler")
     for (backend, run_seed), statuses in counts.items():
-        shown = ", ".join(f"{count} {status}" for status, count in statuses.items())
+        shown = ", ".join(
+            f"{statuses[one.name]} {one.name}" for one in Status if statuses[one.name]
+        )
         terminalreporter.write_line(f"{backend}: {shown}; run seed {run_seed}")
         for line in stale.get(backend, ()):
             terminalreporter.write_line(f"{backend}: stale expectation of {line}")

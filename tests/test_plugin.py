@@ -272,7 +272,9 @@ def test_two_workers_share_each_run(folder):
     # Once for the file, which has expectations of its own, and once for --backend.
     assert Path("opened.txt").read_text() == "opened\n" * 2
     assert cases_of("out.xml")["top-k.keep"][0]["run_seed"] == "3"
-    assert "kernels_here:counted: 2 FAIL, 6 PASS; run seed 3" in text
+    folders = {path.parent.name for path in Path("reports/runs").glob("*/report.jsonl")}
+    assert folders == {"kernels_here-counted-top-k", "kernels_here-counted-top-k.-in-tests"}
+    assert "kernels_here:counted: 6 PASS, 2 FAIL; run seed 3" in text
 
 
 def test_expected_failures_of_a_file_and_stale_ones(folder):
