@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int64, UInt64
 from torch import Tensor
 
+from refsampler.conformance.recorded import RecordedRow
+
 __all__ = ["LogitsRecipe", "RowRecipe", "Shape", "hashed"]
 
 Shape = Literal["constant", "uniform", "bell", "zipf"]
@@ -34,6 +36,7 @@ class RowRecipe:
         scale: multiplies the background; powers of two keep every value dyadic.
         ids: ids that have values of their own.
         values: those values.
+        recorded: a recorded row that takes the background's place.
 
     """
 
@@ -43,6 +46,7 @@ class RowRecipe:
     scale: float = 1.0
     ids: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
+    recorded: RecordedRow | None = None
 
     def __post_init__(self) -> None:
         """Refuse ids without values."""
@@ -53,7 +57,9 @@ class RowRecipe:
     def build(self, vocab: int) -> Float[np.ndarray, " vocab"]:
         """Return the row as float64; `base` of -inf leaves only the named ids."""
         row = np.full(vocab, self.base)
-        if np.isfinite(self.base):
+        if self.recorded is not None:
+            row = self.recorded.build(vocab)
+        elif np.isfinite(self.base):
             row = row + self.scale * _background(self.shape, self.seed, vocab)
         row[list(self.ids)] = self.values
         return row

@@ -141,8 +141,9 @@ def _requests(case: Case, requests: list[Request]) -> Case:
 def _plainer_logits(case: Case) -> Iterator[Case]:
     """Flatten backgrounds, then leave out ids with values of their own."""
     rows = case.logits.rows
-    if any(row.shape != "constant" for row in rows):
-        yield _recipes(case, [replace(row, shape="constant", seed=0, scale=1.0) for row in rows])
+    if any(row.shape != "constant" or row.recorded is not None for row in rows):
+        flat: dict[str, Any] = {"shape": "constant", "seed": 0, "scale": 1.0, "recorded": None}
+        yield _recipes(case, [replace(row, **flat) for row in rows])
     if len(rows) <= _FEW_ROWS:
         for place, row in enumerate(rows):
             for kept in _fewer_ids(len(row.ids)):

@@ -32,8 +32,10 @@ from refsampler.conformance.expectations import (
     stale_entries,
     updated_document,
 )
+from refsampler.conformance.extend import with_recorded
 from refsampler.conformance.finished import NOTHING
 from refsampler.conformance.plan import Plan, make_plan
+from refsampler.conformance.recorded import RecordingError, add_folder
 from refsampler.conformance.records import Header, ReportWriter
 from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
@@ -192,6 +194,11 @@ def plan(
     help="i/n: ask only the i-th of n parts of the plan; every part needs the same --seed, and"
     " `refsampler merge` judges them together. By itself a part is INCONCLUSIVE.",
 )
+@click.option(
+    "--logits",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="safetensors file of recorded logits, tensors [rows, vocab]: each row becomes a case.",
+)
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option(
     "--expectations",
@@ -217,6 +224,7 @@ def check(
     time_budget: float | None,
     resume: bool,
     shard: Share,
+    logits: Path | None,
     junit: Path | None,
     expectations_file: Path | None,
     update_expectations: bool,
@@ -231,6 +239,8 @@ def check(
     not be opened or harness error, 5 nothing ran.
     """
     known = _expectations(expectations_file, update=update_expectations)
+    if logits is not None:
+        add_folder(logits)
     stopped = _stopped(folder, resume=resume)
     if stopped is not None:
         profile, glob, seed = (
@@ -242,7 +252,7 @@ def check(
         raise click.UsageError("--shard needs --seed: the parts of a plan share one run seed")
     run_seed = _run_seed(seed)
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
-        made = _planned(subject.capabilities, profile, glob, run_seed)
+        made = _with_logits(_planned(subject.capabilities, profile, glob, run_seed), logits)
         header = header_record(made, backend, time_budget, shard)
         header = header if stopped is None else _same_header(stopped, made, backend, header)
         if form == "pretty":
@@ -300,6 +310,14 @@ def _print_scripts(made_again: Sequence[Reproducer]) -> None:
 def _update(path: Path, outcome: Outcome, name: str) -> None:
     before = path.read_text("utf-8") if path.exists() else ""
     path.write_text(updated_document(before, outcome.decisions, name), "utf-8")
+
+
+def _with_logits(made: Plan, logits: Path | None) -> Plan:
+    """Add the recorded cases, or end the command with status 2."""
+    try:
+        return made if logits is None else with_recorded(made, logits)
+    except RecordingError as error:
+        raise click.BadParameter(str(error), param_hint="--logits") from error
 
 
 def _share(text: str | None) -> Share:

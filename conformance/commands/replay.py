@@ -10,6 +10,7 @@ import click
 from refsampler.conformance.case import decode_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.commands.opening import isolation_options, opened
+from refsampler.conformance.recorded import add_folder
 from refsampler.conformance.records import CaseRecord, Header, LawRecord, read_report
 from refsampler.conformance.runner import judge_case
 from refsampler.conformance.threads import one_thread
@@ -27,6 +28,11 @@ _REPORT = "report.jsonl"
 @click.option("--backend", help="Another backend than the report's; needed for a case file.")
 @click.option("--check", "name", help="Check that judges a case file.", default="generated-batches")
 @click.option("--seed", type=click.IntRange(0), help="Run seed; the report's without.")
+@click.option(
+    "--logits",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The file of a case of recorded logits.",
+)
 @isolation_options
 def replay(
     case: str,
@@ -34,11 +40,14 @@ def replay(
     backend: str | None,
     name: str,
     seed: int | None,
+    logits: Path | None,
     isolate: bool | None,
     timeout_s: float,
     memory_gib: float,
 ) -> None:
     """Run CASE again: an id out of the latest report, or a file with a case."""
+    if logits is not None:
+        add_folder(logits)
     spec, found, run_seed = backend, None, seed or 0
     if Path(case).is_file():
         found = decode_case(Path(case).read_bytes())
