@@ -67,7 +67,7 @@ def test_a_run_is_reproducible(simulator):
 
 
 def test_summary_counts():
-    told = []
+    told: list[int] = []
     found = calibrate(2, 10, told.append)
     assert sum(told) == 2 * 2 + 10
     assert found.holds
@@ -128,16 +128,22 @@ def test_typical_rows(name, variation, least):
     assert math.log(1e9) / pair.divergence == pytest.approx(least, rel=0.02)
 
 
+def designed_pair(name):
+    pair = CASES[name].designed
+    assert pair is not None
+    return pair
+
+
 def test_designed_rows_by_hand():
-    designed = CASES["top-p without renormalisation"].designed
+    designed = designed_pair("top-p without renormalisation")
     assert designed.right == pytest.approx([0.6, 0.4])
     assert designed.faulty == pytest.approx([0.48, 0.52])
-    flips = CASES["repetition penalty applied twice"].designed
+    flips = designed_pair("repetition penalty applied twice")
     assert flips.right == pytest.approx([1.0, 0.0], abs=1e-12)  # 600 against 570
     assert flips.faulty == pytest.approx([0.0, 1.0], abs=1e-10)  # 545 against 570
-    coarse = CASES["16-bit uniform"].designed  # 0.4 of a step each: two in five get a whole step
+    coarse = designed_pair("16-bit uniform")  # 0.4 of a step each: two in five get a whole step
     assert np.unique(coarse.faulty[1:] * 2**16).tolist() == [0.0, 1.0]
-    assert CASES["top-k keeps one more"].designed.outside == pytest.approx(1 / 3, rel=1e-2)
+    assert designed_pair("top-k keeps one more").outside == pytest.approx(1 / 3, rel=1e-2)
 
 
 def test_designs_gain():
@@ -184,6 +190,7 @@ def test_a_small_fault_case_is_found_when_the_theory_says():
     probs = np.array([0.5, 0.3, 0.2])
     pair = LawPair.of(probs, np.array([0.45, 0.3, 0.25]))
     line = power_line(FaultCase("small", pair, None, ""), repeats=21, seed=1)
+    assert line is not None
     assert line.least == pytest.approx(math.log(1e9) / pair.divergence)
     # ln(128e9)/KL = 1.23 of it; the median of 21 runs, each of relative spread 0.3, and 4 % steps.
     assert 1.0 < line.declared < 1.45

@@ -188,7 +188,8 @@ def test_copy_bet_by_hand():
     assert process.log_each[at] == pytest.approx(expected, abs=1e-13)
     assert sum(one.weight for one in process.table) == pytest.approx(1.0)
     assert process.pairs == 2
-    assert process.bets == process.evidence().log_components == ()
+    assert process.bets == ()
+    assert process.evidence().log_components == ()
     with pytest.raises(ValueError, match="1 were planned"):
         process.update(np.array([2, 2]))
 
