@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
 
-from refsampler.backends import process_messages as messages
 from refsampler.backends.limits import CAN_LIMIT_MEMORY, memory_in_use
 from refsampler.backends.process import (
     IsolatedSubject,
@@ -29,11 +27,10 @@ from refsampler.backends.protocol import DType
 from refsampler.backends.registry import BackendNotFound, resolve
 from refsampler.conformance.case import Case, Layout
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
-from refsampler.conformance.subject import Draw, OpenSubject, SubjectError
+from refsampler.conformance.subject import OpenSubject, SubjectError
 from refsampler.logprobs import LogprobsTensors
 from refsampler.params import SamplingParams
 from refsampler.request import Request
-from refsampler.sampler import SamplerOutput
 
 # Does by the seed of the first row what its name says; without one it is a right sampler.
 WRONG = """
