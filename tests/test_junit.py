@@ -85,6 +85,7 @@ def test_check_writes_it(tmp_path, monkeypatch):
     words += ["--in-process", "--junit", "out/junit.xml"]
     ran = CliRunner().invoke(main, words)
     assert ran.exit_code == 1, ran.output
+    assert isinstance(ran.exception, SystemExit), ran.exc_info
     root = parsed((tmp_path / "out" / "junit.xml").read_bytes())
     assert root.get("failures") == "1"
     cases = {case.get("name"): case for case in root.iter("testcase")}

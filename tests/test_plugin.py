@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree as ET
@@ -27,6 +28,10 @@ from refsampler.conformance.reporting.results import clause_result
 from refsampler.conformance.results import ClauseResult, RunResult, properties
 from refsampler.conformance.verdict import LogE, Power, Status, Verdict
 from tests import broken_samplers
+
+# A module that an inner session imports first is forgotten after it, and a later import would make
+# its classes twice.
+import_module("refsampler.conformance.commands.check")
 
 pytest_plugins = ["pytester"]
 
