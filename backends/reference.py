@@ -126,6 +126,8 @@ class ReferenceSession:
             if request_id in self._waiting:
                 self._batch.resume(self._waiting.pop(request_id))
         self._batch.condense()
+        if self._batch.rows == tuple(ids):
+            return
         for row, request_id in enumerate(ids):
             self._batch.swap(row, self._batch.rows.index(request_id))
 
