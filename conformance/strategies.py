@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from refsampler.backends.protocol import DType, Feature
 from refsampler.conformance.case import Case, Layout
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
-from refsampler.params import MAX_LISTED_LOGPROBS, SamplingParams
+from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
+from refsampler.validation import MAX_LISTED_LOGPROBS
 
 __all__ = [
     "EVERYTHING",
