@@ -92,6 +92,9 @@ def _ask_width(subject: OpenSubject, case: Case) -> Asked:
     metadata = _metadata(subject, case)
     mask = metadata.allowed_token_ids_mask
     assert mask is not None
+    if _judge_width(subject, case, metadata, _V) is not None:
+        # what ignores a fitting mask has another clause against it
+        return Asked((), len(case.requests))
     findings = []
     for width in (1, _V - 1, _V - 5, _V + 1, _V + 20):
         free = torch.zeros(len(mask), max(0, width - _V), dtype=torch.bool, device=mask.device)

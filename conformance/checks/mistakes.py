@@ -198,6 +198,11 @@ def _repetition_twice(world: World) -> World | None:
     return changed(world, repetition_penalty=r * r) if r != 1 else None
 
 
+def _repetition_inverted(world: World) -> World | None:
+    r = world.request.params.repetition_penalty
+    return changed(world, repetition_penalty=1 / r) if r != 1 else None
+
+
 def _history(change: Callable[[Request], Request]) -> _Mistake:
     def mistake(world: World) -> World | None:
         return replace(world, request=change(world.request))
@@ -265,6 +270,7 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("temperature.scale", _temperature(lambda t: t * t)),
     ("temperature.scale", _temperature(lambda t: 1 / t)),
     ("penalty.repetition", _repetition_twice),
+    ("penalty.repetition", _repetition_inverted),
     ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),
     ("penalty.frequency", _history(_once)),
     ("penalty.frequency", _declared(count_scope=Scope.PROMPT_OUTPUT)),
