@@ -171,6 +171,9 @@ def test_a_wrong_law_has_a_script_that_counts(tmp_path, monkeypatch):
     ran = CliRunner().invoke(main, [*words, "--in-process"])
     assert ran.exit_code == 1, ran.output
     (path,) = tmp_path.glob("reports/runs/*/repro/draw.law-*.py")
+    again = CliRunner().invoke(main, ["replay", path.stem.rpartition("-")[2], "--in-process"])
+    assert again.exit_code == 1, again.output
+    assert "FAIL draw.law" in again.output
     for name, code in (("Warmer", 1), ("RightKernel", 0)):
         text = path.read_text().replace("Warmer", name)
         (tmp_path / "law.py").write_text(text)

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from refsampler.conformance.case import decode_case
-from refsampler.conformance.checks import all_checks
+from refsampler.conformance.case import Case, decode_case
+from refsampler.conformance.checks import Finding, Kind, all_checks
 from refsampler.conformance.commands.opening import isolation_options, opened
+from refsampler.conformance.commands.verdict_table import failure_lines
+from refsampler.conformance.isolation import GuardedSubject
+from refsampler.conformance.plan import LAW, make_plan
 from refsampler.conformance.recorded import add_folder
-from refsampler.conformance.records import CaseRecord, Header, LawRecord, read_report
-from refsampler.conformance.runner import judge_case
+from refsampler.conformance.records import (
+    CaseRecord,
+    Header,
+    LawRecord,
+    ReportWriter,
+    read_report,
+)
+from refsampler.conformance.runner import judge_case, run
+from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.threads import one_thread
-from refsampler.conformance.verdict import ExitCode
+from refsampler.conformance.verdict import ExitCode, Status
 
 __all__ = ["replay"]
 
@@ -67,15 +79,39 @@ def replay(
     if name not in checks:
         raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
     with one_thread(), opened(spec, run_seed, isolate, timeout_s, memory_gib) as subject:
+        if checks[name].kind is Kind.LAW:
+            sys.exit(_replay_law(subject, found, run_seed))
         judged = judge_case(subject, checks[name], found)
     click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
-    for finding in judged.findings:
-        click.echo(f"FAIL {finding.clause}")
-        click.echo(f"  expected  {finding.expected}")
-        click.echo(f"  seen      {finding.seen}")
-    if not judged.findings:
-        click.echo("nothing wrong was seen")
+    click.echo("\n".join(_finding_lines(judged.findings)))
     sys.exit(ExitCode.DOES_NOT if judged.findings else ExitCode.CONFORMS)
+
+
+def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    for finding in findings:
+        yield f"FAIL {finding.clause}"
+        yield f"  expected  {finding.expected}"
+        yield f"  seen      {finding.seen}"
+    if not findings:
+        yield "nothing wrong was seen"
+
+
+def _replay_law(subject: GuardedSubject, case: Case, run_seed: int) -> int:
+    """Draw the law again, as often as a quick run does, and return the exit status."""
+    made = make_plan(subject.capabilities, glob=LAW, run_seed=run_seed)
+    laws = tuple(one for one in made.laws if one.case.id == case.id)
+    if not laws:
+        raise click.BadParameter(f"no law is planned of case {case.id}", param_hint="CASE")
+    alone = replace(made, cases=(), laws=laws, sequential=Sequential(), planned={LAW: 1})
+    outcome = run(subject, alone, ReportWriter(None))
+    click.echo(f"law {case.id} on {subject.spec}, run seed {run_seed}: {outcome.draws:,} draws")
+    for decision in outcome.decisions:
+        for line in failure_lines(decision):
+            click.echo(line)
+    failed = any(one.verdict.status is Status.FAIL for one in outcome.decisions)
+    if not failed:
+        click.echo("nothing wrong was seen")
+    return ExitCode.DOES_NOT if failed else ExitCode.CONFORMS
 
 
 def _reports(folder: Path | None) -> list[Path]:
