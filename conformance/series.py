@@ -71,7 +71,9 @@ class SeriesSubject(OpenSubject):
         """
         logits, metadata = self._replicate(case, rows)
         seed = derived_seed(self.run_seed, self._id(case), "series", later)
-        with self._seeded(seed), self._source(case, logits, metadata, seed) as draw:
+        # an engine seeds generators of its own: with torch's seed they would rightly be the same
+        own = derived_seed(seed, "session")
+        with self._seeded(seed), self._source(case, logits, metadata, own) as draw:
             pairs = [(draw(), _torch_draws(later, logits)) for _ in range(calls)]
         ids, after = zip(*pairs, strict=True)
         return Series(np.stack(ids), np.stack(after))

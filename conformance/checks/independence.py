@@ -33,6 +33,8 @@ from refsampler.law import target_law
 
 __all__ = ["CHECKS", "INDEPENDENCE", "Pairing", "PlannedPairs", "plan_pairs"]
 
+_ENGINE_ROWS = 512
+
 INDEPENDENCE = clause_ids("independence.rows", "independence.calls", "independence.streams")
 
 
@@ -61,22 +63,27 @@ class _Size:
         """Return the flat row."""
         return flat_case(self.clause, dict(self.calls)[profile])
 
+    def rows_for(self, capabilities: Capabilities) -> int:
+        """Return the rows of a call; an engine admits every row as a request of its own."""
+        return min(self.rows, _ENGINE_ROWS) if capabilities.level == 3 else self.rows
+
     def ask(self, subject: OpenSubject, case: Case) -> Asked:
         """Draw all calls of a case; runs where the subject lives."""
+        rows = self.rows_for(subject.capabilities)
         streams = SeriesSubject(subject.backend, subject.run_seed)
         match self.pairing:
             case Pairing.THREADS:
-                ids = streams.threads(case, self.rows, case.calls)
+                ids = streams.threads(case, rows, case.calls)
             case Pairing.ROWS | Pairing.CALLS:
-                ids = streams.series(case, self.rows, case.calls).ids[None]
+                ids = streams.series(case, rows, case.calls).ids[None]
             case Pairing.UNIFORMS | Pairing.RACE:
                 uniforms = self.pairing is Pairing.UNIFORMS
                 later = Later.UNIFORMS if uniforms else Later.RACE
-                found = streams.series(case, self.rows, case.calls, later)
+                found = streams.series(case, rows, case.calls, later)
                 # of a flat law, u gives the id floor(u V)
                 scale = case.logits.vocab if uniforms else 1
                 ids = np.stack([found.ids, (found.later * scale).astype(np.int64)])
-        drawn = self.rows * case.calls * (2 if self.pairing is Pairing.THREADS else 1)
+        drawn = rows * case.calls * (2 if self.pairing is Pairing.THREADS else 1)
         return Asked(draws=drawn, ids=zlib.compress(ids.astype("<i4").tobytes()))
 
 
@@ -181,13 +188,13 @@ def _planned(capabilities: Capabilities, size: _Size, profile: str, budget: Budg
     delta = capabilities.delta + 2.0**-23 * float(law.magnitude[0])
     share = 1 / sum(one.clause == size.clause for one in _SIZES)
     alone = case_log_threshold(budget.log_threshold(size.clause), share) - math.log(PAIR_SHARE)
-    seen = _seen(size, case.calls, probs, delta, alone)
+    seen = _seen(size, size.rows_for(capabilities), case.calls, probs, delta, alone)
     return PlannedPairs(
         next(check for check in CHECKS if check.name == size.name),
         case,
         size.clause,
         size.pairing,
-        size.rows,
+        size.rows_for(capabilities),
         case.calls,
         size.lags,
         probs,
@@ -196,7 +203,9 @@ def _planned(capabilities: Capabilities, size: _Size, profile: str, budget: Budg
     )
 
 
-def _seen(size: _Size, calls: int, probs: FloatArray, delta: float, log_threshold: float) -> Power:
+def _seen(
+    size: _Size, rows: int, calls: int, probs: FloatArray, delta: float, log_threshold: float
+) -> Power:
     bets = 2 * len(size.lags) * len(RATES)
     what = f"{size.pairing}: a row copies its partner with probability"
     if size.pairing in (Pairing.CALLS, Pairing.THREADS):
@@ -204,14 +213,13 @@ def _seen(size: _Size, calls: int, probs: FloatArray, delta: float, log_threshol
         rates = [
             rate
             for rate in (*RATES[:-1], 1.0)
-            if call_pairs_needed(probs.size, size.rows, rate, bets, log_threshold, delta=delta)
-            <= pairs
+            if call_pairs_needed(probs.size, rows, rate, bets, log_threshold, delta=delta) <= pairs
         ]
         rate = min(rates, default=math.inf)
     else:
         averaged = math.log(calls) if size.pairing is Pairing.ROWS else 0.0
         # the lag with the fewest pairs, half a call, has as many as the others: blocks alternate
-        pairs = size.rows // 2 if size.pairing is Pairing.ROWS else calls * (size.rows - 64)
+        pairs = rows // 2 if size.pairing is Pairing.ROWS else calls * (rows - 64)
         rate = smallest_detectable_pairs(probs, pairs, bets, log_threshold + averaged, delta=delta)
     return Power(f"{what} {rate:.2g}", 0.0 if math.isinf(rate) else 1 - BETA)
 
