@@ -225,7 +225,7 @@ class ReportWriter:
     def write(self, record: Record) -> None:
         """Append one line and flush it."""
         if self._stream is not None:
-            self._stream.write(msgspec.json.encode(record) + b"\n")
+            self._stream.write(msgspec.json.encode(record, order="deterministic") + b"\n")
             self._stream.flush()
 
 
