@@ -37,7 +37,7 @@ from refsampler.conformance.sequential import (
 )
 from refsampler.conformance.subject import SubjectError
 
-__all__ = ["distance_words", "judge_distance", "run_pairs", "run_tails"]
+__all__ = ["Pools", "distance_words", "judge_distance", "run_pairs", "run_tails"]
 
 Pools = Mapping[ClauseId, ClausePool]
 _Late = Callable[[], bool]

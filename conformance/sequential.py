@@ -34,6 +34,7 @@ __all__ = [
     "Sequential",
     "batch_sizes",
     "l1_test",
+    "looks",
     "plan_sequential",
 ]
 

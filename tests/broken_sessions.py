@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.backends.protocol import Capabilities, Feature, Subject
 from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
 from refsampler.conformance.checks import all_checks, sessions
 from refsampler.conformance.plan import Plan, make_plan
@@ -299,11 +299,11 @@ class _Stale(ReferenceSession):
                 metadata = self.mixed(metadata, order)
             return metadata
 
-        self._batch.commit = stale
+        setattr(self._batch, "commit", stale)  # noqa: B010 - a method, replaced on purpose
         try:
             return super().sample(ids, logits)
         finally:
-            self._batch.commit = commit
+            del self._batch.commit
 
     def mixed(self, metadata, _order):
         return metadata
@@ -444,7 +444,7 @@ def small_plan(capabilities: Capabilities) -> Plan:
     return replace(plans[0], cases=merged, laws=(), sequential=Sequential())
 
 
-def failures(subject: object, plan: Plan) -> list[str]:
+def failures(subject: Subject, plan: Plan) -> list[str]:
     """The clauses that fail, or the errors of the harness."""
     outcome = run(OpenSubject(subject, SEED), plan, ReportWriter(None))
     failed = [

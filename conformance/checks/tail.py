@@ -36,6 +36,7 @@ __all__ = [
     "Unplanned",
     "plan_tails",
     "prepare_tail",
+    "required_grades",
     "tail_words",
 ]
 

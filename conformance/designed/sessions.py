@@ -198,11 +198,16 @@ def preempt_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
             script.add(name, one)
         everyone = list(range(count))
         left = [name for name in everyone if name not in waiting]
-        tokens = {name: (members[name][0].ids[0],) for name in everyone}
-        script.step(everyone, tokens)
-        script.step(left, {name: tokens[name] for name in left})
-        script.step(left, {name: tokens[name] for name in left})
-        script.step(everyone, tokens)
+        # an engine learns of a token when the request is sampled next: of the first before the
+        # wait, of the second after it, and only both together leave the third best id
+        first, second = (
+            {name: (members[name][0].ids[place],) for name in everyone} for place in (0, 1)
+        )
+        script.step(everyone, first)
+        script.step(everyone, second)
+        script.step(left, {name: first[name] for name in left})
+        script.step(left, {name: first[name] for name in left})
+        script.step(everyone, first)
         script.step(everyone)
         cases.append(script.case("history.preempt", "batch.state"))
     return tuple(cases)
