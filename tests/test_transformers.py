@@ -9,43 +9,16 @@ import torch
 from scipy.stats import binom
 
 from refsampler.backends.engines import transformers as adapter
-from refsampler.backends.protocol import Fold, Kernel, Rows
+from refsampler.backends.protocol import Fold, Kernel
 from refsampler.backends.registry import BackendBroken, resolve
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import SamplingParams
 from refsampler.request import Request
 from refsampler.sampler import Sampler
+from tests.kernel_calls import processed, rows, seeded
 
 INF = float("inf")
 NAN = float("nan")
-
-pytest.importorskip("transformers")
-
-
-def rows(batch, *, top_k=None, top_p=None, temperature=None, min_p=None, generators=None):
-    def floats(values):
-        return None if values is None else torch.tensor(values, dtype=torch.float32)
-
-    generators = generators or {}
-    return Rows(
-        top_k=None if top_k is None else torch.tensor(top_k, dtype=torch.int32),
-        top_p=floats(top_p),
-        temperature=floats(temperature),
-        min_p=floats(min_p),
-        seed=torch.zeros(batch, dtype=torch.int64),
-        step=torch.zeros(batch, dtype=torch.int64),
-        seeded=torch.tensor([row in generators for row in range(batch)]),
-        generators=generators,
-    )
-
-
-def processed(drawn):
-    assert drawn.processed_logits is not None
-    return drawn.processed_logits
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")
