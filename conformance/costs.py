@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Final
 
 from refsampler.conformance.checks.independence import PlannedPairs
+from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.tail import PlannedTail
 from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
 
@@ -21,8 +22,9 @@ _LOGIT_S: Final = 1.2e-7
 _LAW_LOGIT_S: Final = 1.2e-7
 _PLAIN_LOGIT_S: Final = 4e-8
 _PAIR_S: Final = 0.3
+_MIXED_LOGIT_S: Final = 6e-7
 
-_Drawn = PlannedLaw | PlannedPairs | PlannedTail
+_Drawn = PlannedLaw | PlannedMixed | PlannedPairs | PlannedTail
 
 
 def expected_seconds(plan: Plan) -> tuple[float, ...]:
@@ -63,11 +65,12 @@ def _case_seconds(one: PlannedCase) -> float:
 
 
 def _by_evidence(plan: Plan) -> tuple[_Drawn, ...]:
-    return (*plan.sequential.pairs, *plan.laws, *plan.sequential.tails)
+    return (*plan.sequential.pairs, *plan.laws, *plan.mixed, *plan.sequential.tails)
 
 
 def _law_seconds(one: _Drawn) -> float:
     vocab = one.case.logits.vocab
     each = _LAW_LOGIT_S if isinstance(one, PlannedLaw) else _PLAIN_LOGIT_S
+    each = _MIXED_LOGIT_S if isinstance(one, PlannedMixed) else each
     looked = _PAIR_S if isinstance(one, PlannedPairs) else 0.0
     return looked + one.draws * vocab * each

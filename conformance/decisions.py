@@ -219,7 +219,7 @@ def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:
 
 def _worst(plan: Plan, clause: ClauseId, pool: ClausePool) -> Case | None:
     """Return the case that the strongest bet is about, or the first of the clause."""
-    laws = [one.case for one in plan.laws]
+    laws = [*(one.case for one in plan.laws), *(one.case for one in plan.mixed)]
     planned = (*laws, *plan.sequential.cases)
     cases = [case for case in planned if clause in case.clauses]
     named = [case for case in cases if pool.best.name.startswith(case.id)]

@@ -15,6 +15,7 @@ from typing import Final
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import CaseId
 from refsampler.conformance.checks import Finding
+from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.evidence.law import CaseEvidence, Component
@@ -25,6 +26,7 @@ from refsampler.conformance.records import (
     Checkpoint,
     FindingRecord,
     LawRecord,
+    MixedRecord,
     Record,
     ReportWriter,
 )
@@ -47,7 +49,7 @@ class Finished:
     """
 
     cases: Mapping[tuple[str, CaseId], CaseRecord] = field(default_factory=dict)
-    laws: Mapping[CaseId, LawRecord] = field(default_factory=dict)
+    laws: Mapping[CaseId, LawRecord | MixedRecord] = field(default_factory=dict)
     latched: bool = True
 
     def book_case(self, one: PlannedCase, writer: ReportWriter, tally: Tally) -> bool:
@@ -66,8 +68,12 @@ class Finished:
         return True
 
     def book_law(
-        self, one: PlannedLaw, writer: ReportWriter, tally: Tally, pool: ClausePool
-    ) -> LawRecord | None:
+        self,
+        one: PlannedLaw | PlannedMixed,
+        writer: ReportWriter,
+        tally: Tally,
+        pool: ClausePool,
+    ) -> LawRecord | MixedRecord | None:
         """Book a planned law if it is finished, and return its record."""
         record = self.laws.get(one.case.id)
         if record is None or record.checkpoint is None:
@@ -94,11 +100,11 @@ NOTHING: Final = Finished()
 def gather(records: Iterable[Record], *, latched: bool = True) -> Finished:
     """Return what some records say is finished; minimal cases and laws cut short are not."""
     cases: dict[tuple[str, CaseId], CaseRecord] = {}
-    laws: dict[CaseId, LawRecord] = {}
+    laws: dict[CaseId, LawRecord | MixedRecord] = {}
     for record in records:
         if isinstance(record, CaseRecord) and record.shrunk_from is None:
             cases[record.check, record.id] = record
-        if isinstance(record, LawRecord) and record.checkpoint is not None:
+        if isinstance(record, LawRecord | MixedRecord) and record.checkpoint is not None:
             laws[record.id] = record
     return Finished(cases, laws, latched)
 
@@ -125,12 +131,14 @@ def plan_digest(plan: Plan) -> str:
         digest.update(f"{one.check.name}/{one.id}/{one.draws}\n".encode())
     for law in plan.laws:
         digest.update(f"{law.check.name}/{law.case.id}/{law.draws}\n".encode())
+    for mixed in plan.mixed:
+        digest.update(f"{mixed.check.name}/{mixed.case.id}/{mixed.draws}\n".encode())
     for case in plan.sequential.cases:
         digest.update(f"{case.id}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def _evidence(one: PlannedLaw, said: Checkpoint) -> CaseEvidence:
+def _evidence(one: PlannedLaw | PlannedMixed, said: Checkpoint) -> CaseEvidence:
     return CaseEvidence(
         case=one.case.id,
         log_e=said.log_e,

@@ -22,6 +22,7 @@ from refsampler.conformance.records import (
     CaseRecord,
     Header,
     LawRecord,
+    MixedRecord,
     Record,
     ReportWriter,
     VerdictRecord,
@@ -132,7 +133,7 @@ def _asked(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     for record in records:
         if isinstance(record, CaseRecord) and record.shrunk_from is None:
             yield record.check, record.id
-        if isinstance(record, LawRecord):
+        if isinstance(record, LawRecord | MixedRecord):
             yield record.check, record.id
 
 

@@ -12,6 +12,7 @@ from refsampler.clauses import Clause, ClauseId, load
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.checks.law import law_draws, prepare
+from refsampler.conformance.checks.mixed import PlannedMixed, mixed_power, plan_mixed
 from refsampler.conformance.checks.rows import EVERY_CASE, draw_charge
 from refsampler.conformance.checks.standing import Standing, standing
 from refsampler.conformance.evidence.budget import NEAR_CERTAIN, Ledger
@@ -75,6 +76,8 @@ class Plan:
         planned: clause -> how many cases speak about it.
         checked: clauses that any check tests, on whatever backend.
         sequential: tails and independence.
+        mixed: batches of which every row has another law, after the laws.
+        without_mixed: why there are none, in words.
 
     """
 
@@ -91,11 +94,13 @@ class Plan:
     planned: Mapping[ClauseId, int]
     checked: frozenset[ClauseId]
     sequential: Sequential = field(default_factory=Sequential)
+    mixed: tuple[PlannedMixed, ...] = ()
+    without_mixed: str = ""
 
     @property
     def draws(self) -> int:
         """How many ids will be drawn at most."""
-        laws = sum(one.draws for one in self.laws)
+        laws = sum(one.draws for one in self.laws) + sum(one.draws for one in self.mixed)
         return sum(one.draws for one in self.cases) + laws + self.sequential.draws
 
 
@@ -127,6 +132,9 @@ def make_plan(
     log_threshold = SPLIT.log_threshold(LAW)
     pairs = tuple((one.law, one.draws) for one in laws)
     powers = pooled_powers(pairs, log_threshold) if pairs else ()
+    mixed, without = plan_mixed(capabilities, profile) if LAW in owned else ((), "")
+    count = len(laws) + len(mixed)
+    powers += tuple(mixed_power(one, log_threshold, count) for one in mixed)
     return Plan(
         capabilities,
         profile,
@@ -138,19 +146,24 @@ def make_plan(
         log_threshold,
         ledger.spent,
         powers,
-        {**_counted(cases, laws), **sequential.counts},
+        {**_counted(cases, laws, mixed), **sequential.counts},
         frozenset(clause for check in all_checks() for clause in check.clauses) | {*EVERY_CASE},
         sequential,
+        mixed,
+        without,
     )
 
 
 def _counted(
-    cases: tuple[PlannedCase, ...], laws: tuple[PlannedLaw, ...]
+    cases: tuple[PlannedCase, ...],
+    laws: tuple[PlannedLaw, ...],
+    mixed: tuple[PlannedMixed, ...],
 ) -> Mapping[ClauseId, int]:
     """Return clause -> how many cases speak about it; some clauses are spoken of by all."""
     counts: dict[ClauseId, int] = {}
+    drawn = [*(one.case for one in laws), *(one.case for one in mixed)]
     spoken = [{*one.case.clauses, *EVERY_CASE} for one in cases]
-    for clauses in [*spoken, *({*one.case.clauses} for one in laws)]:
+    for clauses in [*spoken, *({*case.clauses} for case in drawn)]:
         for clause in clauses:
             counts[clause] = counts.get(clause, 0) + 1
     return counts

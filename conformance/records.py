@@ -17,6 +17,7 @@ __all__ = [
     "Footer",
     "Header",
     "LawRecord",
+    "MixedRecord",
     "PairsRecord",
     "Record",
     "ReportWriter",
@@ -127,6 +128,28 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     checkpoint: Checkpoint | None = None
 
 
+class MixedRecord(msgspec.Struct, frozen=True, tag="mixed", tag_field="record", kw_only=True):
+    """A batch of which every row has another law.
+
+    `ids` are the draws, call by call, as zlib-compressed little-endian int32; without a
+    `checkpoint` the batch was cut short.
+    """
+
+    check: str
+    id: str
+    case: msgspec.Raw
+    rows: int
+    calls: int
+    draws: int
+    skipped: int
+    outside: int
+    log_e: float
+    best: str
+    ids: bytes
+    seconds: float
+    checkpoint: Checkpoint | None = None
+
+
 class TailRecord(msgspec.Struct, frozen=True, tag="tail", tag_field="record", kw_only=True):
     """One grade of the tail: counts of the ids drawn, and log e at every look.
 
@@ -201,7 +224,16 @@ class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", kw_o
     error: str | None = None
 
 
-Record = Header | CaseRecord | LawRecord | TailRecord | PairsRecord | VerdictRecord | Footer
+Record = (
+    Header
+    | CaseRecord
+    | LawRecord
+    | MixedRecord
+    | TailRecord
+    | PairsRecord
+    | VerdictRecord
+    | Footer
+)
 
 _decoder = msgspec.json.Decoder(Record)
 

@@ -103,6 +103,7 @@ def reproduce(
     failed = [one for one in decisions if one.verdict.status is Status.FAIL]
     records = _failing_records(report) if failed else ()
     loudest = _loudest_law(report, plan) if failed else None
+    mixed = {one.case.id for one in plan.mixed}
     shown = list(decisions)
     made = []
     for place, decision in enumerate(decisions):
@@ -120,7 +121,7 @@ def reproduce(
             text = _script(subject, plan, clause, found)
             path = None if text is None else _written(folder, clause, found.case.id, text)
             made.append(Reproducer(clause, found.case.id, path))
-        elif loudest is not None and clause == LAW:
+        elif loudest is not None and clause == LAW and decision.verdict.case not in mixed:
             draws = _law_draws(subject, loudest, min(ends, time.monotonic() + 2 * _CLAUSE_SECONDS))
             text = law_script(loudest.case, subject.spec, plan.capabilities, plan.run_seed, draws)
             name = loudest.case.id

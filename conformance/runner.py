@@ -21,6 +21,7 @@ from refsampler.conformance.checks.attribution import Seen, attribute
 from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.generated import strategy_for
+from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
 from refsampler.conformance.checks.standing import owned_clauses
 from refsampler.conformance.decisions import Decision, Tally, decide
@@ -30,6 +31,7 @@ from refsampler.conformance.evidence.pool import ClausePool, equal_weights
 from refsampler.conformance.finished import NOTHING, Finished, checkpoint
 from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.lawrun import distance_words, judge_distance, run_pairs, run_tails
+from refsampler.conformance.mixedrun import run_mixed
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import CaseRecord, FindingRecord, LawRecord, ReportWriter
 from refsampler.conformance.sequential import MOST_CELLS, batch_sizes
@@ -90,7 +92,8 @@ def run(
     deadline = None if time_budget is None else started + time_budget
     tally = Tally()
     sequential = plan.sequential
-    planned = len(plan.cases) + len(plan.laws) + len(sequential.pairs) + len(sequential.tails)
+    laws = [*(one.case for one in plan.laws), *(one.case for one in plan.mixed)]
+    planned = len(plan.cases) + len(laws) + len(sequential.pairs) + len(sequential.tails)
 
     def ended() -> bool:
         return _late(deadline) or stop()
@@ -104,7 +107,7 @@ def run(
     pools = sequential.pools()
     if share.first:
         run_pairs(subject, sequential, writer, tally, pools, ended)
-    pool = ClausePool(equal_weights(one.case.id for one in plan.laws), BANK, plan.log_threshold)
+    pool = ClausePool(equal_weights(one.id for one in laws), BANK, plan.log_threshold)
     pools[LAW] = pool
     before = len(plan.cases) + len(sequential.pairs)
 
@@ -113,6 +116,7 @@ def run(
 
     asking = _Asking(subject, writer, tally, deadline, ended, finished, share)
     _run_laws(plan, asking, pool, law_done)
+    _run_mixed(plan, asking, pool, law_done)
     if share.last:
         run_tails(subject, sequential, writer, tally, pools, ended)
     if share != NONE and not ended():
@@ -146,12 +150,33 @@ def _run_laws(
         if asking.ended() or pool.failed:
             break
         known = asking.finished.book_law(law, writer, tally, pool)
-        upper = None if known is None else known.tv_upper
+        upper = known.tv_upper if isinstance(known, LawRecord) else None
         if known is None and asking.share.has(number):
             upper = _run_law(asking.subject, law, writer, tally, pool, asking.deadline, tests)
         uppers += [] if upper is None else [upper]
         progress(number + 1)
     tally.figures[LAW] = distance_words(uppers)
+
+
+def _run_mixed(
+    plan: Plan, asking: _Asking, pool: ClausePool, progress: Callable[[int], None]
+) -> None:
+    """Run the batches of many laws, unless their clause has failed."""
+    writer, tally = asking.writer, asking.tally
+    for number, one in enumerate(plan.mixed, start=len(plan.laws)):
+        if asking.ended() or pool.failed:
+            break
+        known = asking.finished.book_law(one, writer, tally, pool)
+        if known is None and asking.share.has(number):
+
+            def record(found: tuple[Finding, ...], one: PlannedMixed = one) -> None:
+                writer.write(_case_record(one.check, one.case, found, 0, 0.0))
+
+            run_mixed(asking.subject, one, writer, tally, pool, asking.ended, record)
+        progress(number + 1)
+    if plan.mixed:
+        rows = f"{plan.mixed[0].case.calls} calls of {len(plan.mixed[0].core)} rows of mixed laws"
+        tally.figures[LAW] = "; ".join(filter(None, (tally.figures[LAW], rows)))
 
 
 @dataclass(frozen=True, slots=True)

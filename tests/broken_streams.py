@@ -222,6 +222,7 @@ def together(*plans: Plan) -> Plan:
         standings=tuple(one for plan in plans for one in plan.standings),
         # two rows without parameters: the samplers here know none
         laws=laws,
+        mixed=(),
         planned={key: n for plan in plans for key, n in plan.planned.items()} | {LAW: len(laws)},
         sequential=sequential,
     )

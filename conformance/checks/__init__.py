@@ -25,6 +25,7 @@ def all_checks() -> tuple[Check, ...]:
         law,
         logprobs,
         metadata,
+        mixed,
         modes,
         processors,
         recorded,
@@ -53,6 +54,7 @@ def all_checks() -> tuple[Check, ...]:
         large,
         independence,
         law,
+        mixed,
         tail,
     )
     return tuple(check for group in groups for check in group.CHECKS)

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     LAW = "law"
     TAIL = "tail"
     PAIRS = "pairs"
+    MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True)

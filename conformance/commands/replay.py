@@ -20,6 +20,7 @@ from refsampler.conformance.records import (
     CaseRecord,
     Header,
     LawRecord,
+    MixedRecord,
     ReportWriter,
     read_report,
 )
@@ -79,7 +80,7 @@ def replay(
     if name not in checks:
         raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
     with one_thread(), opened(spec, run_seed, isolate, timeout_s, memory_gib) as subject:
-        if checks[name].kind is Kind.LAW:
+        if checks[name].kind in (Kind.LAW, Kind.MIXED):
             sys.exit(_replay_law(subject, found, run_seed))
         judged = judge_case(subject, checks[name], found)
     click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
@@ -100,9 +101,11 @@ def _replay_law(subject: GuardedSubject, case: Case, run_seed: int) -> int:
     """Draw the law again, as often as a quick run does, and return the exit status."""
     made = make_plan(subject.capabilities, glob=LAW, run_seed=run_seed)
     laws = tuple(one for one in made.laws if one.case.id == case.id)
-    if not laws:
+    mixed = tuple(one for one in made.mixed if one.case.id == case.id)
+    if not (laws or mixed):
         raise click.BadParameter(f"no law is planned of case {case.id}", param_hint="CASE")
-    alone = replace(made, cases=(), laws=laws, sequential=Sequential(), planned={LAW: 1})
+    parts = replace(made, cases=(), laws=laws, mixed=mixed)
+    alone = replace(parts, sequential=Sequential(), planned={LAW: 1})
     outcome = run(subject, alone, ReportWriter(None))
     click.echo(f"law {case.id} on {subject.spec}, run seed {run_seed}: {outcome.draws:,} draws")
     for decision in outcome.decisions:
@@ -120,11 +123,13 @@ def _reports(folder: Path | None) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _find(report: Path, case: str) -> tuple[Header | None, CaseRecord | LawRecord | None]:
+def _find(
+    report: Path, case: str
+) -> tuple[Header | None, CaseRecord | LawRecord | MixedRecord | None]:
     header = None
     for record in read_report(report):
         if isinstance(record, Header):
             header = record
-        if isinstance(record, CaseRecord | LawRecord) and record.id.startswith(case):
+        if isinstance(record, CaseRecord | LawRecord | MixedRecord) and record.id.startswith(case):
             return header, record
     return header, None

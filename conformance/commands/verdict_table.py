@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from refsampler.conformance.checks.mixed import stray_power
 from refsampler.conformance.costs import group_seconds
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES
@@ -101,7 +102,7 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
         ),
         (
             f"clauses {len(plan.standings)} ({owned} owned)   checks {checks}   cases "
-            f"{len(plan.cases)} + {len(plan.laws)} laws + {len(plan.sequential.cases)} tails and "
+            f"{len(plan.cases)} + {len(plan.laws) + len(plan.mixed)} laws + {len(plan.sequential.cases)} tails and "
             f"pairings   draws {plan.draws:,}   run seed "
             f"{plan.run_seed}"
         ),
@@ -113,6 +114,13 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
     ]
     if plan.laws:
         lines.append(f"draw.law would see with probability 1 - 1e-6: {seen or 'nothing'}")
+    lines += [
+        f"draw.law draws {one.case.calls} calls of {len(one.core)} rows, each of a law of its own; "
+        f"{stray_power(one).bias}: an id that no right backend gives with probability "
+        f"1 - {max(1 - stray_power(one).probability, 1e-15):.0e}"
+        for one in plan.mixed
+    ]
+    lines += [f"not planned: draw.law {plan.without_mixed}"] if plan.without_mixed else []
     lines += evidence_lines(plan)
     if seconds is not None:
         lines += [f"  {name:<26}{spent:>8.1f} s expected" for name, spent in group_seconds(plan)]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import batch, request, row
-from refsampler.conformance.logits import RowRecipe
+from refsampler.conformance.logits import RowRecipe, hashed
 
-__all__ = ["law_cases"]
+__all__ = ["law_cases", "mixed_case"]
+
+_MIXED_ROWS = 256
+_MIXED_VOCAB = 4096
 
 
 def law_cases() -> tuple[tuple[Case, int], ...]:
@@ -32,6 +36,31 @@ def law_cases() -> tuple[tuple[Case, int], ...]:
             (4096, _sea(4096), plain, 16_000),
         )
     )
+
+
+def mixed_case(calls: int) -> Case:
+    """Return LLM-like rows, no two alike, each of which is drawn once in each call.
+
+    Cold rows stand beside hot ones, filtered rows beside free ones: a row that takes its
+    neighbour's parameters then draws what it should hardly ever draw.
+    """
+    rows = []
+    for place in range(_MIXED_ROWS):
+        mixed = hashed(place, 4).astype(float) / 2.0**64
+        heat = 0.5 + 0.4 * mixed[0] if place % 2 else 1.3 + 0.7 * mixed[0]
+        filters: tuple[dict[str, Any], ...] = (
+            {},
+            {"top_k": 10 + int(400 * mixed[1])},
+            {},
+            {"top_p": 0.7 + 0.29 * mixed[2]},
+            {},
+            {"min_p": 0.001 + 0.05 * mixed[3]},
+            {"top_k": 500 + int(400 * mixed[1]), "top_p": 0.95},
+            {},
+        )
+        asked = request(temperature=float(heat), **filters[place % len(filters)])
+        rows.append((RowRecipe(shape="zipf", seed=100 + place, scale=0.75), asked))
+    return batch(_MIXED_VOCAB, rows, "draw.law", calls=calls)
 
 
 def _sea(vocab: int) -> RowRecipe:
