@@ -23,6 +23,7 @@ CONSEQUENCES = {
     "determinism.repeat": {"SeedIgnored"},
     # where id V - 1 is the only live one nothing is left, and another id comes
     "draw.support": {"LastIdDropped"},
+    "batch.isolation": {"LastIdDropped"},
 }
 
 
