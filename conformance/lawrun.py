@@ -1,9 +1,9 @@
-"""Runs the tails and the independence cases of a plan: draw, look, record, decide at the end."""
+"""Runs the laws of one row: draw, look after each batch, record."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -11,208 +11,116 @@ import numpy as np
 from refsampler.backends.process import SubjectDidNotOpen, WorkerFault
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, encode_case
-from refsampler.conformance.checks import Check, Finding
-from refsampler.conformance.checks.tail import (
-    LOOKS,
-    RESOLUTION,
-    TAIL,
-    PlannedTail,
-    tail_words,
-)
+from refsampler.conformance.caserun import case_record
+from refsampler.conformance.checks import Finding
+from refsampler.conformance.checks.attribution import Seen, attribute
+from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.checks.standing import owned_clauses
 from refsampler.conformance.decisions import Tally
-from refsampler.conformance.evidence.arrays import IntArray
 from refsampler.conformance.evidence.law import LawProcess
-from refsampler.conformance.evidence.occupancy import DistinctResult
 from refsampler.conformance.evidence.pool import ClausePool
-from refsampler.conformance.evidence.tail import TailProcess, judge_resolution
-from refsampler.conformance.isolation import AskedSubject, ask_check
+from refsampler.conformance.finished import checkpoint
+from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.plan import LAW, PlannedLaw
-from refsampler.conformance.records import PairsRecord, ReportWriter, TailRecord
-from refsampler.conformance.sequential import (
-    MOST_CELLS,
-    Sequential,
-    batch_sizes,
-    l1_test,
-    looks,
-)
+from refsampler.conformance.records import LawRecord, ReportWriter
+from refsampler.conformance.sequential import MOST_CELLS, batch_sizes, l1_test
 from refsampler.conformance.subject import SubjectError
 
-__all__ = ["Pools", "distance_words", "judge_distance", "run_pairs", "run_tails"]
-
-Pools = Mapping[ClauseId, ClausePool]
-_Late = Callable[[], bool]
-
-_RETURNS = ClauseId("output.returns")
+__all__ = ["distance_words", "run_law"]
 
 
-def run_pairs(
+def run_law(
     subject: AskedSubject,
-    planned: Sequential,
-    writer: ReportWriter,
-    tally: Tally,
-    pools: Pools,
-    late: _Late,
-) -> None:
-    """Run every independence case; each is a second or so, and is not interrupted."""
-    for one in planned.pairs:
-        if late():
-            return
-        started = time.monotonic()
-        process = one.process()
-        try:
-            asked = ask_check(subject, one.check, one.case)
-        except SubjectError as error:
-            found = Finding(_RETURNS, "a result", str(error))
-            tally.book(one.case, (found,))
-            tally.crashed.add(one.clause)
-            continue
-        except (SubjectDidNotOpen, WorkerFault) as error:
-            _ours(tally, one.check, one.case, error)
-            continue
-        for call in one.calls_of(asked):
-            process.update(call)
-        evidence = process.evidence()
-        pools[one.clause].update(evidence)
-        seconds = time.monotonic() - started
-        writer.write(
-            PairsRecord(
-                check=one.check.name,
-                id=one.case.id,
-                case=msgspec.Raw(encode_case(one.case)),
-                clause=one.clause,
-                pairing=str(one.pairing),
-                rows=one.rows,
-                calls=one.calls,
-                pairs=evidence.draws,
-                skipped=evidence.skipped,
-                log_e=evidence.log_e,
-                best=evidence.best.name,
-                ids=asked.ids,
-                seconds=round(seconds, 6),
-            )
-        )
-        tally.count((one.clause,), one.draws, seconds)
-
-
-def _ours(tally: Tally, check: Check, case: Case, error: Exception) -> None:
-    """Book an error that is not the subject's."""
-    tally.errors.append(f"{check.name} {case.id}: {type(error).__name__}: {error}")
-    tally.failed_clauses |= {*case.clauses}
-
-
-def run_tails(
-    subject: AskedSubject,
-    planned: Sequential,
-    writer: ReportWriter,
-    tally: Tally,
-    pools: Pools,
-    late: _Late,
-) -> None:
-    """Run every grade, the coarsest first; a failed clause ends them, as finer ones cost more."""
-    words = []
-    for one in planned.tails:
-        if late() or pools[TAIL].failed:
-            break
-        said = _run_tail(subject, one, writer, tally, pools[TAIL], late)
-        words += [said] if said else []
-    if words:
-        tally.figures[TAIL] = "; ".join(words)
-
-
-def _run_tail(
-    subject: AskedSubject,
-    one: PlannedTail,
+    one: PlannedLaw,
     writer: ReportWriter,
     tally: Tally,
     pool: ClausePool,
-    late: _Late,
-) -> str:
-    """Draw one grade to its planned number of draws; return its line, empty if it was cut short."""
+    late: Callable[[], bool],
+    tests: int,
+) -> float | None:
+    """Draw batch by batch and look after each; stop at a failure, or when time is up.
+
+    Returns:
+        an upper bound on the total variation distance, if the law has few cells.
+
+    """
     started = time.monotonic()
-    vocab, process = one.case.logits.vocab, TailProcess(one.tail)
+    vocab = one.case.logits.vocab
+    sizes = batch_sizes(one.draws, vocab, subject.capabilities.max_elements)
+    process = LawProcess(one.law)
     counts = np.zeros(vocab, dtype=np.int64)
-    sizes = tuple(batch_sizes(one.draws, vocab, subject.capabilities.max_elements))
-    step, drawn, top = looks(len(sizes), LOOKS), 0, 0.0
+    complete, drawn, call = True, 0, 0
     findings: tuple[Finding, ...] = ()
-    checkpoints = []
-    for call, rows in enumerate(sizes):
+    while drawn < one.draws and not findings and not pool.failed:
+        if late():
+            complete = False
+            break
         try:
-            ids = subject.sample_many(one.case, rows, call)
+            ids = subject.sample_many(one.case, next(sizes), call)
         except SubjectError as error:
-            findings = (Finding(_RETURNS, "a result", str(error), call=call),)
+            findings = (Finding(ClauseId("output.returns"), "a result", str(error), call=call),)
             break
         except (SubjectDidNotOpen, WorkerFault) as error:
-            _ours(tally, one.check, one.case, error)
+            tally.errors.append(f"{one.check.name} {one.case.id}: {type(error).__name__}: {error}")
+            tally.failed_clauses |= {*one.case.clauses}
+            complete = False
             break
-        batch, findings = _counted(ids, vocab, call)
-        counts, drawn = counts + batch, drawn + rows
+        batch, findings = _counted(subject, one.case, ids, vocab, call)
+        counts = counts + batch
         process.update(batch)
-        if findings:
-            break
-        if (call + 1) % step == 0 or drawn == one.draws:
-            checkpoints.append((drawn, process.log_e))
-            top = max(top, process.log_e)
-            if one.required:
-                pool.update(process.evidence())
-            if _missed(one, pool, top) or late():
-                break
-    complete = drawn == one.draws and not findings
-    missed = _missed(one, pool, top)
-    distinct = _distinct(one, counts) if complete else None
-    if distinct is not None and distinct.failed and one.required:
-        expected = f"about {distinct.expected:.0f} distinct ids of {one.resolution.ids}"
-        seen = f"{distinct.distinct} in {process.hits} draws of the tail"
-        charge = one.resolution.alpha
-        findings = (*findings, Finding(RESOLUTION, expected, seen, charge))
-    seconds = time.monotonic() - started
+        pool.update(process.evidence())
+        drawn, call = drawn + len(ids), call + 1
+    upper, wrong = _judge_distance(one, process, tests)
+    findings = (*findings, *wrong)
+    if findings:
+        writer.write(case_record(one.check, one.case, findings, drawn, 0.0))
     writer.write(
-        TailRecord(
+        LawRecord(
             check=one.check.name,
             id=one.case.id,
             case=msgspec.Raw(encode_case(one.case)),
-            grade=one.grade,
-            required=one.required,
-            reached=False if missed else (True if complete else None),
             draws=drawn,
-            hits=process.hits,
-            skipped=process.skipped,
             outside=process.outside,
-            distinct=None if distinct is None else distinct.distinct,
-            expected_distinct=None if distinct is None else round(distinct.expected, 3),
             counts=tuple((int(token), int(counts[token])) for token in np.flatnonzero(counts)),
-            log_e=tuple(checkpoints),
-            seen=tail_words(one.seen),
-            seconds=round(seconds, 6),
+            log_e=process.log_e,
+            seconds=round(time.monotonic() - started, 6),
+            tv_upper=upper,
+            checkpoint=checkpoint(process.evidence() if drawn else None, pool)
+            if complete
+            else None,
         )
     )
-    tally.book(one.case, findings)
-    done = (TAIL,) * (complete or missed) + (RESOLUTION,) * (distinct is not None)
-    tally.count(done if one.required else (), drawn, seconds)
-    if missed:
-        return f"grade {one.grade:g} missed: {process.evidence().best.name}"
-    return f"grade {one.grade:g}: {tail_words(one.seen)} would show" if complete else ""
+    if findings:
+        tally.book(one.case, findings)
+    finished = complete and not findings
+    tally.count(one.case.clauses if finished else (), drawn, time.monotonic() - started)
+    return upper
 
 
-def _missed(one: PlannedTail, pool: ClausePool, top: float) -> bool:
-    """Whether the grade is shown wrong: one that gates, when the clause is."""
-    return pool.failed if one.required else top >= pool.log_threshold
-
-
-def _distinct(one: PlannedTail, counts: IntArray) -> DistinctResult | None:
-    return judge_resolution(counts[one.tail.tail], one.resolution.alpha)
-
-
-def _counted(ids: IntArray, vocab: int, call: int) -> tuple[IntArray, tuple[Finding, ...]]:
-    """Count ids; no id of the vocabulary is outside the support of a sea."""
+def _counted(
+    subject: AskedSubject, case: Case, ids: np.ndarray, vocab: int, call: int
+) -> tuple[np.ndarray, tuple[Finding, ...]]:
+    """Count ids, and report those that no right backend gives."""
     inside = (ids >= 0) & (ids < vocab)
     counts = np.bincount(ids[inside], minlength=vocab)
-    if inside.all():
+    if not inside.all():
+        seen = f"id {ids[~inside][0]}"
+        found = Finding(ClauseId("output.range"), f"ids from 0 to {vocab - 1}", seen, call=call)
+        return counts, (found,)
+    law = Expected.of(case, subject.capabilities.semantics).row(0)
+    seen_ids = Seen(counts, near_certain=False)
+    wrong = seen_ids.impossible(law)
+    if not len(wrong):
         return counts, ()
-    expected, seen = f"ids from 0 to {vocab - 1}", f"id {ids[~inside][0]}"
-    return counts, (Finding(ClauseId("output.range"), expected, seen, call=call),)
+    owned = owned_clauses(subject.capabilities)
+    clauses = attribute(case, 0, seen_ids, subject.capabilities.semantics, owned).clauses
+    clauses = tuple(one for one in clauses if one != LAW) or (ClauseId("draw.support"),)
+    expected = f"one of {int(law.allowed.sum())} kept ids"
+    seen = f"id {wrong[0]} in {counts[wrong[0]]} of {len(ids)} draws"
+    return counts, (Finding(clauses[0], expected, seen, call=call, candidates=clauses),)
 
 
-def judge_distance(
+def _judge_distance(
     one: PlannedLaw, process: LawProcess, tests: int
 ) -> tuple[float | None, tuple[Finding, ...]]:
     """Take the one look at a law of few cells: an upper bound on its distance, and a finding.

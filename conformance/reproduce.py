@@ -14,6 +14,7 @@ import numpy as np
 
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, decode_case, encode_case
+from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import Check, Finding, all_checks
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.evidence.law import LawProcess
@@ -29,7 +30,6 @@ from refsampler.conformance.records import (
     read_report,
 )
 from refsampler.conformance.repro_script import Shown, script
-from refsampler.conformance.runner import judge_case
 from refsampler.conformance.verdict import Status
 
 __all__ = ["FOLDER", "Reproducer", "reproduce"]

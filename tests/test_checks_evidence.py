@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from refsampler.clauses import ClauseId
+from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.independence import INDEPENDENCE
 from refsampler.conformance.checks.tail import RESOLUTION, TAIL
@@ -20,7 +21,7 @@ from refsampler.conformance.designed.tails import TAIL_VOCAB
 from refsampler.conformance.evidence.budget import SEQUENTIAL
 from refsampler.conformance.plan import LAW, Plan, make_plan
 from refsampler.conformance.records import LawRecord, ReportWriter, TailRecord, read_report
-from refsampler.conformance.runner import judge_case, run
+from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import SPLIT, batch_sizes
 from refsampler.conformance.subject import OpenSubject
 from tests import broken_streams as broken

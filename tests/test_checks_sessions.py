@@ -18,6 +18,7 @@ from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, Ref
 from refsampler.clauses import load
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case, SessionStep, decode_case, encode_case
+from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import admission, cost, large, refusals
 from refsampler.conformance.checks.standing import standing
 from refsampler.conformance.cli import main
@@ -27,7 +28,7 @@ from refsampler.conformance.designed.build import batch, flat, peak, request
 from refsampler.conformance.machine import sessions
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.records import ReportWriter
-from refsampler.conformance.runner import judge_case, run
+from refsampler.conformance.runner import run
 from refsampler.conformance.sessions import drive, sample_fresh, step_cases
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status

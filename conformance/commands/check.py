@@ -15,6 +15,7 @@ import msgspec
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import select
+from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.law import PROFILES
 from refsampler.conformance.commands import Format, format_option
@@ -52,7 +53,7 @@ from refsampler.conformance.resume import (
     set_aside,
     stopped_run,
 )
-from refsampler.conformance.runner import Outcome, judge_case, run
+from refsampler.conformance.runner import Outcome, run
 from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from refsampler.conformance.case import Case, decode_case
+from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import Finding, Kind, all_checks
 from refsampler.conformance.commands.opening import isolation_options, opened
 from refsampler.conformance.commands.verdict_table import failure_lines
@@ -24,7 +25,7 @@ from refsampler.conformance.records import (
     ReportWriter,
     read_report,
 )
-from refsampler.conformance.runner import judge_case, run
+from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode, Status
