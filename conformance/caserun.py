@@ -31,6 +31,7 @@ class Judged:
         draws: ids drawn.
         crashed: the subject raised, so the case says nothing about its own clauses.
         figures: clause and a measured figure in words.
+        unasked: why the subject could not be asked; empty if it was.
 
     """
 
@@ -38,6 +39,7 @@ class Judged:
     draws: int
     crashed: bool = False
     figures: tuple[tuple[ClauseId, str], ...] = ()
+    unasked: str = ""
 
 
 def judge_case(
@@ -84,7 +86,7 @@ def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
     except SubjectError as error:
         return Judged((_crash(case, str(error), lawless=False),), 0, crashed=True)
     first = {(one.clause, *one.candidates): one for one in asked.findings[::-1]}
-    return Judged(tuple(first.values()), asked.draws, figures=asked.figures)
+    return Judged(tuple(first.values()), asked.draws, figures=asked.figures, unasked=asked.unasked)
 
 
 def _refuses_by_name(error: SubjectError) -> bool:
@@ -116,7 +118,11 @@ def run_case(subject: AskedSubject, one: PlannedCase, writer: ReportWriter, tall
     seconds = time.monotonic() - started
     draws = judged.draws
     record = case_record(one.check, one.case, judged.findings, draws, seconds, planned=one)
-    writer.write(msgspec.structs.replace(record, crashed=judged.crashed, figures=judged.figures))
+    record = msgspec.structs.replace(record, crashed=judged.crashed, figures=judged.figures)
+    writer.write(msgspec.structs.replace(record, unasked=judged.unasked))
+    if judged.unasked:
+        tally.skip(clauses, judged.unasked)
+        return
     tally.book(one.case, judged.findings)
     tally.figures.update(judged.figures)
     if judged.crashed:

@@ -12,7 +12,7 @@ from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.standing import Standing
 from refsampler.conformance.evidence.pool import ClausePool
 from refsampler.conformance.plan import LAW, Plan, would_see
-from refsampler.conformance.verdict import Exact, ExitCode, LogE, Status, Verdict
+from refsampler.conformance.verdict import Exact, ExitCode, LogE, Power, Status, Verdict
 
 __all__ = ["Decision", "Tally", "decide", "exit_code", "headline"]
 
@@ -73,6 +73,8 @@ class Tally:
         cases: judged.
         all_draws: of all cases.
         figures: measured, in words; they gate nothing.
+        unasked: clause -> why cases of it could not be asked of this backend, one entry a case.
+        unseen: what these cases would have shown.
 
     """
 
@@ -86,6 +88,14 @@ class Tally:
     cases: int = 0
     all_draws: int = 0
     figures: dict[ClauseId, str] = field(default_factory=dict)
+    unasked: dict[ClauseId, list[str]] = field(default_factory=dict)
+    unseen: set[Power] = field(default_factory=set)
+
+    def skip(self, clauses: tuple[ClauseId, ...], why: str, *unseen: Power) -> None:
+        """Book a case that this backend cannot be asked; its clauses rest on the others."""
+        for clause in clauses:
+            self.unasked.setdefault(clause, []).append(why)
+        self.unseen |= {*unseen}
 
     def count(self, clauses: tuple[ClauseId, ...], draws: int, seconds: float) -> None:
         """Book a case; the clauses are those for which it is finished."""
@@ -166,27 +176,14 @@ def _decision(
         # probabilities of independent draws say nothing here; an impossible id still does
         unlikely = False
         found = [one for one in found if one[1].charge == 0]
-    done, wanted = tally.done.get(name, 0), plan.planned.get(name, 0)
     case, finding = min(found, key=_size, default=(None, None))
     reason = ""
     if found or unlikely:
         status = Status.FAIL
     elif consequence:
         status, reason = Status.INCONCLUSIVE, f"consequence of {rested}"
-    elif stands.status is not None:
-        status, reason = stands.status, stands.reason
-    elif name not in plan.checked:
-        status, reason = Status.NOT_RUN, _NO_CHECK
-    elif not wanted:
-        status, reason = Status.NOT_RUN, "no case applies to this backend yet"
-    elif done < wanted and name in tally.failed_clauses:
-        status, reason = Status.ERROR, tally.errors[0]
-    elif done < wanted:
-        status = Status.INCONCLUSIVE
-        what = "its cases crashed" if name in tally.crashed else "not all cases ran"
-        reason = f"{what}: {done} of {wanted}"
     else:
-        status, reason = Status.PASS, tally.figures.get(name, "")
+        status, reason = _unbroken(plan, tally, name, stands)
     expected, seen = ("", "") if finding is None else (finding.expected, finding.seen)
     if unlikely and pool is not None and finding is None:
         case = _worst(plan, name, pool)
@@ -205,11 +202,31 @@ def _decision(
         certainty=certainty,
         effect="" if not expected else f"expected {expected}; seen {seen}",
         draws=tally.draws.get(name, 0),
-        would_see=would_see(plan, name),
+        would_see=tuple(one for one in would_see(plan, name) if one not in tally.unseen),
         seconds=tally.seconds.get(name, 0.0),
         replay="" if case is None else f"refsampler replay {case.id}",
     )
+    done = tally.done.get(name, 0)
     return Decision(verdict, clause.level, reason, done, expected, seen, reason == _NO_CHECK)
+
+
+def _unbroken(plan: Plan, tally: Tally, name: ClauseId, stands: Standing) -> tuple[Status, str]:
+    """Return the status of a clause of which no breach was seen, and why."""
+    unasked = tally.unasked.get(name, [])
+    done, wanted = tally.done.get(name, 0), plan.planned.get(name, 0) - len(unasked)
+    if stands.status is not None:
+        return stands.status, stands.reason
+    if name not in plan.checked:
+        return Status.NOT_RUN, _NO_CHECK
+    if wanted <= 0:
+        return Status.NOT_RUN, unasked[0] if unasked else "no case applies to this backend yet"
+    if done < wanted and name in tally.failed_clauses:
+        return Status.ERROR, tally.errors[0]
+    if done < wanted:
+        what = "its cases crashed" if name in tally.crashed else "not all cases ran"
+        return Status.INCONCLUSIVE, f"{what}: {done} of {wanted}"
+    left = f"{len(unasked)} cases not run: {unasked[0]}" if unasked else ""
+    return Status.PASS, "; ".join(filter(None, (tally.figures.get(name, ""), left)))
 
 
 def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:

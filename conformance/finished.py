@@ -59,6 +59,9 @@ class Finished:
             return False
         writer.write(record)
         clauses = tuple(dict.fromkeys((*one.case.clauses, *EVERY_CASE)))
+        if record.unasked:
+            tally.skip(clauses, record.unasked)
+            return True
         tally.book(one.case, _findings(record))
         tally.figures.update({ClauseId(clause): words for clause, words in record.figures})
         if record.crashed:

@@ -19,6 +19,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.backends.registry import BUILT_IN, resolve
 from refsampler.conformance.case import Case, Hazard
 from refsampler.conformance.checks.base import Asked, Check
+from refsampler.conformance.replicas import Replicas
 from refsampler.conformance.subject import Draw, OpenSubject
 
 __all__ = [
@@ -36,6 +37,8 @@ TIMEOUT_S: Final = 60.0
 """Seconds that one call may take in a process of its own."""
 MEMORY_BYTES: Final = 4 * 2**30
 """What that process may use."""
+
+_NAMELESS: Final = "the backend has no name by which another process could open it"
 
 _ENDS_IN_A_ROW: Final = 3
 _ENDS: Final = 20
@@ -100,6 +103,9 @@ class GuardedSubject:
     def __init__(self, spec: str, run_seed: int, *, isolate: bool, limits: Limits) -> None:
         self.spec, self.run_seed, self._limits = spec, run_seed, limits
         self._child: IsolatedSubject | None = None
+        self._replicas = Replicas(
+            spec, run_seed, timeout_s=limits.timeout_s, memory_bytes=limits.memory_bytes
+        )
         self._here = None if isolate else OpenSubject(resolve(spec), run_seed)
         self._ends = self._ends_in_a_row = 0
         opened: AskedSubject = self._in_child() if self._here is None else self._here
@@ -140,7 +146,7 @@ class GuardedSubject:
         return self._watched(lambda: self._for(case).sample_many(case, rows, call))
 
     def ask(self, check: Check, case: Case) -> Asked:
-        """Hold a check's own conversation.
+        """Hold a check's own conversation, in several processes if it wants them.
 
         Raises:
             SubjectError: the backend raised, or ended its process.
@@ -148,10 +154,13 @@ class GuardedSubject:
             WorkerFault: the harness failed in the child.
 
         """
+        if check.beside is not None:
+            return self._watched(lambda: self._replicas.ask(check, case))
         return self._watched(lambda: ask_check(self._for(case), check, case))
 
     def close(self) -> None:
-        """Let the child end."""
+        """Let the child end, and what runs beside it."""
+        self._replicas.close()
         if self._child is not None:
             self._child.close()
 
@@ -185,10 +194,12 @@ class GuardedSubject:
 def ask_check(subject: AskedSubject, check: Check, case: Case) -> Asked:
     """Hold a check's own conversation, in the subject's process if it has one."""
     assert check.ask is not None
-    if isinstance(subject, OpenSubject):
-        return check.ask(subject, case)
     if isinstance(subject, GuardedSubject):
         return subject.ask(check, case)
+    if check.beside is not None:
+        return Asked(unasked=_NAMELESS)
+    if isinstance(subject, OpenSubject):
+        return check.ask(subject, case)
     assert isinstance(subject, IsolatedSubject)
     return subject.ask(check.name, case)
 

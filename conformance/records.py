@@ -76,7 +76,8 @@ class FindingRecord(msgspec.Struct, frozen=True):
 class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):
     """One case judged; no findings means that every clause it speaks about was obeyed.
 
-    `crashed` says that it speaks about `output.returns` only; `figures` holds [clause, words].
+    `crashed` says that it speaks about `output.returns` only; `figures` holds [clause, words];
+    `unasked` says why the backend could not be asked, hence that nothing was judged.
     """
 
     check: str
@@ -89,6 +90,7 @@ class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw
     shrunk_from: str | None = None
     crashed: bool = False
     figures: tuple[tuple[str, str], ...] = ()
+    unasked: str = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,6 +65,9 @@ def run_pairs(
         except (SubjectDidNotOpen, WorkerFault) as error:
             _ours(tally, one.check, one.case, error)
             continue
+        if asked.unasked:
+            tally.skip((one.clause,), asked.unasked, one.seen)
+            continue
         for call in one.calls_of(asked):
             process.update(call)
         evidence = process.evidence()

@@ -1,4 +1,4 @@
-"""Series: successive calls on one state of the generator, threads side by side, and load.
+"""Series: successive calls on one state of the generators, threads side by side, and load.
 
 `OpenSubject` seeds the generator before every call, which would hide a kernel that does not advance
 it; here it is seeded once.
@@ -6,10 +6,10 @@ it; here it is seeded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from threading import Barrier, Event
 
@@ -22,6 +22,7 @@ from refsampler.backends.protocol import Engine, Feature
 from refsampler.conformance.case import Case, Layout
 from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
 from refsampler.metadata import SamplingMetadata
+from refsampler.request import Request
 from refsampler.sampler import SamplerOutput
 
 __all__ = ["Later", "Series", "SeriesSubject"]
@@ -73,10 +74,58 @@ class SeriesSubject(OpenSubject):
         seed = derived_seed(self.run_seed, self._id(case), "series", later)
         # an engine seeds generators of its own: with torch's seed they would rightly be the same
         own = derived_seed(seed, "session")
-        with self._seeded(seed), self._source(case, logits, metadata, own) as draw:
+        with self._seeded(seed), self._source(case.requests * rows, logits, metadata, own) as draw:
             pairs = [(draw(), _torch_draws(later, logits)) for _ in range(calls)]
         ids, after = zip(*pairs, strict=True)
         return Series(np.stack(ids), np.stack(after))
+
+    def steps(
+        self, case: Case, calls: int, seed: int, rows: tuple[Request, ...] = ()
+    ) -> Int64[np.ndarray, "calls rows"]:
+        """Draw the case's rows in successive calls; seeded rows go on where their seed stands.
+
+        Args:
+            case: the batch; an engine keeps its session, and no history grows.
+            calls: in a row.
+            seed: of the default generator, and of an engine's session.
+            rows: requests that take turns with the case's one row; without them its own.
+
+        Raises:
+            SubjectError: the backend raised, or gave no ids.
+
+        """
+        requests = rows or case.requests
+        logits = case.build_logits(self.capabilities.device)
+        logits = logits.expand(len(requests), -1).contiguous()
+        metadata = SamplingMetadata.from_requests(
+            requests, case.logits.vocab, device=logits.device, thinking=case.thinking
+        )
+        with self._seeded(seed), self._source(requests, logits, metadata, seed) as draw:
+            return np.stack([draw() for _ in range(calls)])
+
+    def own_stream(
+        self, case: Case, rows: int, calls: int, *, explicit: bool
+    ) -> Int64[np.ndarray, "calls rows"]:
+        """Draw `rows` ids in each of `calls` successive calls, as no other run seed does.
+
+        The seeds are the run seed plus a constant of the case: a hash of it could give two run
+        seeds the same one, which is rarer than nothing that a run promises.
+
+        Args:
+            case: of one unseeded row.
+            rows: of each call.
+            calls: in a row.
+            explicit: whether each row has a seed of its own; otherwise none has.
+
+        Raises:
+            SubjectError: the backend raised, or gave no ids.
+
+        """
+        (asked,) = case.requests
+        seed = self.run_seed + derived_seed(self._id(case), "own")
+        seeds = range(seed, seed + rows) if explicit else [None] * rows
+        requests = tuple(replace(asked, params=replace(asked.params, seed=one)) for one in seeds)
+        return self.steps(case, calls, seed, requests)
 
     def threads(self, case: Case, rows: int, calls: int) -> Int64[np.ndarray, "2 calls rows"]:
         """Draw from two threads at a time, each `calls` successive calls of `rows` ids.
@@ -90,7 +139,7 @@ class SeriesSubject(OpenSubject):
         start = Barrier(2, timeout=_PATIENCE_S)
 
         def work(thread: int) -> Int64[np.ndarray, "calls rows"]:
-            with self._source(case, logits, metadata, seed + thread) as draw:
+            with self._source(case.requests * rows, logits, metadata, seed + thread) as draw:
                 start.wait()
                 return np.stack([draw() for _ in range(calls)])
 
@@ -106,10 +155,11 @@ class SeriesSubject(OpenSubject):
 
         """
         logits, metadata = self._replicate(case, _LOAD_ROWS)
+        requests = case.requests * _LOAD_ROWS
         stop = Event()
 
         def work() -> None:
-            with self._source(case, logits, metadata, self.run_seed) as draw:
+            with self._source(requests, logits, metadata, self.run_seed) as draw:
                 while not stop.is_set():
                     draw()
 
@@ -123,11 +173,11 @@ class SeriesSubject(OpenSubject):
 
     @contextmanager
     def _source(
-        self, case: Case, logits: Tensor, metadata: SamplingMetadata, seed: int
+        self, requests: Sequence[Request], logits: Tensor, metadata: SamplingMetadata, seed: int
     ) -> Iterator[Callable[[], Int64[np.ndarray, " rows"]]]:
-        """Give a function that draws one call after another from equal rows."""
+        """Give a function that draws one call after another from the same rows."""
         if self.capabilities.level == 3:
-            with self._running(case, logits, seed) as draw:
+            with self._running(requests, logits, seed) as draw:
                 yield draw
             return
         in_place = Feature.IN_PLACE in self.capabilities.features
@@ -141,14 +191,14 @@ class SeriesSubject(OpenSubject):
 
     @contextmanager
     def _running(
-        self, case: Case, logits: Tensor, seed: int
+        self, requests: Sequence[Request], logits: Tensor, seed: int
     ) -> Iterator[Callable[[], Int64[np.ndarray, " rows"]]]:
         """Give a function that samples one session again and again; its histories do not grow."""
         assert isinstance(self.backend, Engine)
         with _blamed():
             session = self.backend.open(logits.shape[1], seed)
-            for row in range(len(logits)):
-                session.add(row, case.requests[0])
+            for row, request in enumerate(requests):
+                session.add(row, request)
 
         def from_session() -> Int64[np.ndarray, " rows"]:
             with _blamed():

@@ -279,7 +279,6 @@ def test_coverage_has_a_check_for_every_must_that_can_run_here():
     result = CliRunner().invoke(main, ["clauses", "--coverage"])
     assert result.exit_code == 0, result.stdout
     assert {line.split()[0].partition(".")[0] for line in result.stdout.splitlines()} == {
-        "parallel",
         "spec",
     }
     waits = "needs: speculative verifier (not available yet)."

@@ -12,7 +12,17 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.subject import Draw, OpenSubject
 
-__all__ = ["Arrangement", "Asked", "Check", "Finding", "Kind", "Trial", "alone", "clause_ids"]
+__all__ = [
+    "Arrangement",
+    "Asked",
+    "Check",
+    "Finding",
+    "Kind",
+    "SideBySide",
+    "Trial",
+    "alone",
+    "clause_ids",
+]
 
 
 class Kind(StrEnum):
@@ -92,6 +102,7 @@ class Asked:
         draws: ids drawn.
         figures: clause and a measured figure in words, reported whatever the verdict.
         ids: drawn, where evidence judges them, as the check packs them.
+        unasked: why this backend could not be asked; empty if it was.
 
     """
 
@@ -99,11 +110,26 @@ class Asked:
     draws: int = 0
     figures: tuple[tuple[ClauseId, str], ...] = ()
     ids: bytes = b""
+    unasked: str = ""
 
 
 def alone(case: Case) -> tuple[Case, ...]:
     """Return the case as its only arrangement."""
     return (case,)
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """A conversation that several processes of one backend hold, each for itself.
+
+    Attributes:
+        processes: case -> how many; their run seeds differ.
+        together: (case, what each of them showed) -> what they show together.
+
+    """
+
+    processes: Callable[[Case], int]
+    together: Callable[[Case, tuple[Asked, ...]], Asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +145,7 @@ class Check:
         arrange: case -> its arrangements, the case first.
         profiles: in which it runs.
         ask: holds the whole conversation in place of sampling the arrangements, and judges it.
+        beside: if not None, several fresh processes of the backend hold that conversation.
 
     """
 
@@ -130,6 +157,7 @@ class Check:
     arrange: Callable[[Case], tuple[Case, ...]] = alone
     profiles: tuple[str, ...] = ("quick", "full")
     ask: Callable[[OpenSubject, Case], Asked] | None = None
+    beside: SideBySide | None = None
 
 
 def clause_ids(*names: str) -> tuple[ClauseId, ...]:

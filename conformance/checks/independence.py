@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from refsampler.backends.protocol import Capabilities
+from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.base import Asked, Check, Kind, clause_ids
+from refsampler.conformance.checks.base import Asked, Check, Kind, SideBySide, clause_ids
+from refsampler.conformance.checks.processes import packed, unpacked
 from refsampler.conformance.designed.tails import FLAT_VOCAB, flat_case
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.budget import Budget
@@ -26,6 +27,7 @@ from refsampler.conformance.evidence.pair_guarantees import (
 from refsampler.conformance.evidence.pairings import Lag, call_lags, row_lags, stream_lags
 from refsampler.conformance.evidence.pool import case_log_threshold
 from refsampler.conformance.evidence.shifts import PAIR_SHARE, ShiftedPairs
+from refsampler.conformance.evidence.stream_pairs import StreamPairs
 from refsampler.conformance.series import Later, SeriesSubject
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Power
@@ -46,6 +48,13 @@ class Pairing(StrEnum):
     UNIFORMS = "later torch uniforms"
     RACE = "later torch race"
     THREADS = "two threads"
+    PROCESSES = "processes without seeds"
+    SEEDED_PROCESSES = "processes with other seeds"
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether the streams are those of processes."""
+        return self in (Pairing.PROCESSES, Pairing.SEEDED_PROCESSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +72,20 @@ class _Size:
         """Return the flat row."""
         return flat_case(self.clause, dict(self.calls)[profile])
 
+    def applies(self, capabilities: Capabilities) -> bool:
+        """Whether a backend can be asked at all."""
+        explicit = self.pairing is Pairing.SEEDED_PROCESSES
+        return not explicit or Feature.SEED in capabilities.features
+
     def rows_for(self, capabilities: Capabilities) -> int:
         """Return the rows of a call; an engine admits every row as a request of its own."""
         return min(self.rows, _ENGINE_ROWS) if capabilities.level == 3 else self.rows
+
+    def streams(self, case: Case) -> int:
+        """Return how many streams the subject draws; in full one of three processes may differ."""
+        if self.pairing.in_processes:
+            return 2 if case.calls == dict(self.calls)["quick"] else 3
+        return 2 if self.pairing is Pairing.THREADS else 1
 
     def ask(self, subject: OpenSubject, case: Case) -> Asked:
         """Draw all calls of a case; runs where the subject lives."""
@@ -83,8 +103,16 @@ class _Size:
                 # of a flat law, u gives the id floor(u V)
                 scale = case.logits.vocab if uniforms else 1
                 ids = np.stack([found.ids, (found.later * scale).astype(np.int64)])
+            case Pairing.PROCESSES | Pairing.SEEDED_PROCESSES:
+                explicit = self.pairing is Pairing.SEEDED_PROCESSES
+                ids = streams.own_stream(case, rows, case.calls, explicit=explicit)
         drawn = rows * case.calls * (2 if self.pairing is Pairing.THREADS else 1)
-        return Asked(draws=drawn, ids=zlib.compress(ids.astype("<i4").tobytes()))
+        return Asked(draws=drawn, ids=packed(ids))
+
+    def together(self, case: Case, asked: tuple[Asked, ...]) -> Asked:
+        """Put the streams of processes side by side."""
+        streams = np.stack([unpacked(one.ids, case.calls, -1) for one in asked])
+        return Asked(draws=sum(one.draws for one in asked), ids=packed(streams))
 
 
 _ROWS, _CALLS, _STREAMS = INDEPENDENCE
@@ -114,6 +142,22 @@ _SIZES = (
     _Size(
         "threads", _STREAMS, Pairing.THREADS, 512, (("quick", 32), ("full", 256)), stream_lags(4)
     ),
+    _Size(
+        "processes",
+        _STREAMS,
+        Pairing.PROCESSES,
+        256,
+        (("quick", 24), ("full", 96)),
+        stream_lags(4),
+    ),
+    _Size(
+        "processes-seeded",
+        _STREAMS,
+        Pairing.SEEDED_PROCESSES,
+        128,
+        (("quick", 24), ("full", 96)),
+        stream_lags(4),
+    ),
 )
 
 
@@ -127,7 +171,8 @@ class PlannedPairs:
         clause: that is judged.
         pairing: what is paired with what.
         rows: of each call.
-        calls: of the subject, of each thread if there are two.
+        calls: of the subject, in each of its streams.
+        streams: of the subject: threads or processes.
         lags: declared pairings.
         law: [ids] exact law of every row.
         delta: declared tolerance.
@@ -141,6 +186,7 @@ class PlannedPairs:
     pairing: Pairing
     rows: int
     calls: int
+    streams: int
     lags: tuple[Lag, ...]
     law: FloatArray
     delta: float
@@ -154,16 +200,19 @@ class PlannedPairs:
     @property
     def draws(self) -> int:
         """How many ids the subject draws."""
-        return self.rows * self.calls * (2 if self.pairing is Pairing.THREADS else 1)
+        return self.rows * self.calls * self.streams
 
     def calls_of(self, asked: Asked) -> Iterator[IntArray]:
-        """Yield the calls of an answer; the two streams alternate if there are two."""
-        ids = np.frombuffer(zlib.decompress(asked.ids), dtype="<i4").astype(np.int64)
-        for streams in ids.reshape(-1, self.calls, self.rows).transpose(1, 0, 2):
+        """Yield the calls of an answer; the streams take turns if there are several."""
+        for streams in unpacked(asked.ids, -1, self.calls, self.rows).transpose(1, 0, 2):
             yield from streams
 
-    def process(self) -> ShiftedPairs:
+    def process(self) -> ShiftedPairs | StreamPairs:
         """Return the evidence before the first draw."""
+        if self.pairing.in_processes:
+            return StreamPairs(
+                self.streams, self.law, self.lags, self.delta, self.name, calls=self.calls
+            )
         trusted = self.pairing in (Pairing.UNIFORMS, Pairing.RACE)
         pairs = PairProcess(
             self.law, self.lags, self.delta, self.name, calls=self.calls, trusted=trusted
@@ -175,19 +224,26 @@ def plan_pairs(
     capabilities: Capabilities, profile: str, budget: Budget, owned: frozenset[ClauseId]
 ) -> tuple[PlannedPairs, ...]:
     """Plan the cases of the owned clauses."""
+    sizes = [size for size in _SIZES if size.clause in owned and size.applies(capabilities)]
+    counts = Counter(size.clause for size in sizes)
     return tuple(
-        _planned(capabilities, size, profile, budget) for size in _SIZES if size.clause in owned
+        _planned(capabilities, size, profile, budget, 1 / counts[size.clause]) for size in sizes
     )
 
 
-def _planned(capabilities: Capabilities, size: _Size, profile: str, budget: Budget) -> PlannedPairs:
+def _planned(
+    capabilities: Capabilities, size: _Size, profile: str, budget: Budget, share: float
+) -> PlannedPairs:
     case = size.case(profile)
     logits = case.logits.build(case.dtype.torch)
     law = target_law(logits, case.requests, capabilities.semantics, thinking=case.thinking)
     probs = np.exp(law.logprobs[0].numpy().astype(np.float64))
     delta = capabilities.delta + 2.0**-23 * float(law.magnitude[0])
-    share = 1 / sum(one.clause == size.clause for one in _SIZES)
-    alone = case_log_threshold(budget.log_threshold(size.clause), share) - math.log(PAIR_SHARE)
+    alone = case_log_threshold(budget.log_threshold(size.clause), share)
+    if size.pairing.in_processes:
+        alone += math.log(math.comb(size.streams(case), 2))
+    else:
+        alone -= math.log(PAIR_SHARE)
     seen = _seen(size, size.rows_for(capabilities), case.calls, probs, delta, alone)
     return PlannedPairs(
         next(check for check in CHECKS if check.name == size.name),
@@ -196,6 +252,7 @@ def _planned(capabilities: Capabilities, size: _Size, profile: str, budget: Budg
         size.pairing,
         size.rows_for(capabilities),
         case.calls,
+        size.streams(case),
         size.lags,
         probs,
         delta,
@@ -208,7 +265,7 @@ def _seen(
 ) -> Power:
     bets = 2 * len(size.lags) * len(RATES)
     what = f"{size.pairing}: a row copies its partner with probability"
-    if size.pairing in (Pairing.CALLS, Pairing.THREADS):
+    if size.pairing in (Pairing.CALLS, Pairing.THREADS) or size.pairing.in_processes:
         pairs = calls // 2 if size.pairing is Pairing.CALLS else calls
         rates = [
             rate
@@ -228,7 +285,8 @@ def _check(size: _Size) -> Check:
     def cases(_capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
         return (size.case("quick"),)
 
-    return Check(size.name, (size.clause,), Kind.PAIRS, cases, ask=size.ask)
+    beside = SideBySide(size.streams, size.together) if size.pairing.in_processes else None
+    return Check(size.name, (size.clause,), Kind.PAIRS, cases, ask=size.ask, beside=beside)
 
 
 CHECKS: tuple[Check, ...] = tuple(_check(size) for size in _SIZES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import gammaln, xlog1py, xlogy
 
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.couplings import Copy, capped
@@ -54,13 +54,7 @@ def draws_needed_pairs(
     same = times * (rate * probs + (1 - rate) * probs**2)
     outcomes = np.append(same, max(1 - same.sum(), 0.0))
     score = np.append(np.minimum(1 / probs, cap), 0.0)
-    found = math.inf
-    for bet in RATES:
-        worst = math.log1p(bet * (2 * delta + cap * delta**2))
-        direction = Direction(outcomes, np.log1p(bet * (score - 1)) - worst)
-        needed = draws_needed_directional(direction, log_threshold + math.log(bets), beta)
-        found = min(found, needed)
-    return found
+    return _needed(outcomes, score, cap, bets, log_threshold, delta, beta)
 
 
 def smallest_detectable_pairs(
@@ -128,12 +122,46 @@ def call_pairs_needed(
     """
     cap = capped(Copy(np.full(ids, 1 / ids)), delta)
     same = np.arange(rows + 1)
-    law = np.asarray(binom.pmf(same, rows, rate + (1 - rate) / ids), dtype=np.float64)
-    score = same / rows * cap
+    law = _binomial(rows, rate + (1 - rate) / ids)
+    return _needed(law, same / rows * cap, cap, bets, log_threshold, delta, beta)
+
+
+def _needed(
+    outcomes: FloatArray,
+    score: FloatArray,
+    cap: float,
+    bets: int,
+    log_threshold: float,
+    delta: float,
+    beta: float,
+) -> float:
+    """Return how many scores of this law the best of the bets needs.
+
+    Args:
+        outcomes: [scores] probability of each score.
+        score: [scores] s of (1) in `couplings`, at most `cap`.
+        cap: largest score.
+        bets: number of bets in the mixture.
+        log_threshold: that the mixture must reach.
+        delta: tolerance in total variation.
+        beta: probability of missing it.
+
+    """
     found = math.inf
     for bet in RATES:
         worst = math.log1p(bet * (2 * delta + cap * delta**2))
-        direction = Direction(law, np.log1p(bet * (score - 1)) - worst)
+        direction = Direction(outcomes, np.log1p(bet * (score - 1)) - worst)
         needed = draws_needed_directional(direction, log_threshold + math.log(bets), beta)
         found = min(found, needed)
     return found
+
+
+def _binomial(draws: int, rate: float) -> FloatArray:
+    """Return the probabilities [draws + 1] of the number of hits.
+
+    `scipy.stats` has them too, but takes half a second to import, in every process of a run.
+    """
+    hits = np.arange(draws + 1)
+    ways = gammaln(draws + 1) - gammaln(hits + 1) - gammaln(draws - hits + 1)
+    law: FloatArray = np.exp(ways + xlogy(hits, rate) + xlog1py(draws - hits, -rate))
+    return law
