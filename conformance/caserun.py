@@ -11,13 +11,14 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
 from refsampler.conformance.checks.base import clause_ids
+from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.plan import PlannedCase
 from refsampler.conformance.records import CaseRecord, FindingRecord, ReportWriter
-from refsampler.conformance.subject import SubjectError
+from refsampler.conformance.subject import Draw, SubjectError
 
 __all__ = ["Judged", "case_record", "judge_case", "run_case"]
 
@@ -76,7 +77,15 @@ def judge_case(
     first: dict[tuple[ClauseId, ...], Finding] = {}
     for finding in findings:
         first.setdefault((finding.clause, *finding.candidates), finding)
-    return Judged(tuple(first.values()), draws)
+
+    def alone(one: Case, call: int) -> Draw:
+        return subject.sample(one, call, f"{key}/alone")
+
+    cleared = (
+        without_surroundings(subject.capabilities, arrangements[one.arrangement].case, one, alone)
+        for one in first.values()
+    )
+    return Judged(tuple(cleared), draws)
 
 
 def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -13,9 +12,10 @@ import numpy as np
 
 from refsampler.backends.process import SubjectDidNotOpen, WorkerFault
 from refsampler.clauses import ClauseId
-from refsampler.conformance.case import encode_case
+from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.checks import Finding
 from refsampler.conformance.checks.attribution import Seen, attribute
+from refsampler.conformance.checks.controls import lone_row, without_surroundings
 from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.standing import owned_clauses
 from refsampler.conformance.decisions import Tally
@@ -26,11 +26,13 @@ from refsampler.conformance.finished import checkpoint
 from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.plan import LAW
 from refsampler.conformance.records import MixedRecord, ReportWriter
-from refsampler.conformance.subject import SubjectError
+from refsampler.conformance.subject import Draw, SubjectError
 
 __all__ = ["run_mixed"]
 
 _ISOLATION: Final = ClauseId("batch.isolation")
+_EXPLAINED: Final = 8
+"""Calls of a batch whose first impossible id is explained; more would only say the same again."""
 
 
 def run_mixed(
@@ -82,7 +84,8 @@ def run_mixed(
         drawn.append(ids)
         process.update(one.batch(ids))
         pool.update(process.evidence(BANK))
-        findings = (*findings, *_impossible(subject, one, ids, call))
+        if len(findings) < _EXPLAINED:
+            findings = (*findings, *_impossible(subject, one, ids, call))
     evidence, draws = process.evidence(BANK), sum(len(ids) for ids in drawn)
     seconds = time.monotonic() - started
     if findings:
@@ -131,12 +134,15 @@ def _impossible(
     row, semantics = int(wrong[0]), subject.capabilities.semantics
     seen = Seen(np.bincount(ids[row : row + 1], minlength=one.hull.shape[1]), near_certain=False)
     # by itself: whatever another row could have lent it is named by batch.isolation
-    recipe = replace(one.case.logits, rows=one.case.logits.rows[row : row + 1])
-    alone = replace(one.case, logits=recipe, requests=one.case.requests[row : row + 1])
-    explained = attribute(alone, 0, seen, semantics, owned_clauses(subject.capabilities))
+    lone = lone_row(one.case, row)
+    explained = attribute(lone, 0, seen, semantics, owned_clauses(subject.capabilities))
     clauses = tuple(name for name in explained.clauses if name not in (LAW, _ISOLATION))
     candidates = (*clauses, _ISOLATION)
     expected = f"one of {int(one.hull[row].sum())} kept ids"
     words = f"id {ids[row]}, and in {len(wrong)} of {len(ids)} rows such ids"
     found = Finding(candidates[0], expected, words, row=row, call=call, candidates=candidates)
-    return (found,)
+
+    def sample(lone: Case, again: int) -> Draw:
+        return subject.sample(lone, again, f"{one.case.id}/alone")
+
+    return (without_surroundings(subject.capabilities, one.case, found, sample),)

@@ -231,8 +231,12 @@ class ClauseItem(pytest.Item):
         finally:
             self.user_properties += ClauseCheck(self.wanted, self.name).properties()
             take_back()
+        headline, _, details = failure.partition("\n")
+        if details:
+            # Beside the message, which the closing summary repeats in full where CI is set.
+            self.add_report_section("setup", "harness", details)
         if failure:
-            pytest.fail(failure, pytrace=False)
+            pytest.fail(headline, pytrace=False)
 
     def runtest(self) -> None:
         """End as the clause ended."""

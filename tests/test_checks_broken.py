@@ -21,9 +21,6 @@ CONSEQUENCES = {
     "logprobs.gather": {"ProcessedLogprobs"},
     "temperature.scale": {"Warmer"},
     "determinism.repeat": {"SeedIgnored"},
-    # where id V - 1 is the only live one nothing is left, and another id comes
-    "draw.support": {"LastIdDropped"},
-    "batch.isolation": {"LastIdDropped"},
 }
 
 

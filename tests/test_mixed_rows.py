@@ -113,6 +113,22 @@ def test_a_row_in_fifty_takes_its_neighbours(plan, what):
     assert record.outside > 0
 
 
+class Unfiltered(NativeKernel):
+    """Filters nothing, so that each filter explains some wrong ids and a neighbour's row all."""
+
+    def draw(self, logits, rows):
+        return super().draw(logits, replace(rows, top_k=None, top_p=None, min_p=None))
+
+
+def test_rows_that_are_wrong_by_themselves_do_not_blame_their_neighbours(plan):
+    (one,) = plan.mixed
+    short = replace(plan, mixed=(replace(one, case=replace(one.case, calls=3)),))
+    decisions, _ = asked(Unfiltered(), short)
+    failed = {name for name, one in decisions.items() if one.verdict.status is Status.FAIL}
+    assert failed
+    assert failed <= {"top-k.keep", "top-p.keep", "min-p.keep"}
+
+
 def test_the_law_itself_fails_where_no_filter_tells(plan):
     (one,) = plan.mixed
     # every id may come: only how often tells

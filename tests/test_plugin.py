@@ -185,7 +185,10 @@ def test_a_backend_that_cannot_be_opened_is_an_error_never_a_skip(folder, source
     ran.stdout.fnmatch_lines([f"refsampler: ERROR: *{words}*", f"*unusable_here*{words}*"])
 
 
-def test_a_harness_that_breaks_is_an_error_told_in_full_once(folder, monkeypatch):
+@pytest.mark.parametrize("ci", ["", "true"])  # pytest cuts its closing summary only outside CI
+def test_a_harness_that_breaks_is_an_error_told_in_full_once(folder, monkeypatch, ci):
+    monkeypatch.setenv("CI", ci)
+
     def broken(*_args, **_options):
         raise ZeroDivisionError("planned by nobody")
 

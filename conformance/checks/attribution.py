@@ -137,10 +137,18 @@ def attribute(
 def _fitting(
     case: Case, worlds: tuple[tuple[ClauseId, World], ...], seen: Evidence
 ) -> tuple[tuple[ClauseId, World], ...]:
-    """Return the worlds whose law allows what was seen; laws of equal semantics come in one go."""
+    """Return the worlds whose law allows what was seen, and last those that leave no id at all.
+
+    A sampler that takes the last id away gives any id.  Laws of equal semantics come in one go.
+    """
     fits: set[World] = set()
+    empty: set[World] = set()
     for semantics in dict.fromkeys(world.semantics for _, world in worlds):
         alike = list(dict.fromkeys(one for _, one in worlds if one.semantics == semantics))
         laws = expect_rows(case, [(one.recipe, one.request) for one in alike], semantics)
         fits |= {one for one, law in zip(alike, laws, strict=True) if seen.fits(law)}
-    return tuple(one for one in worlds if one[1] in fits)
+        empty |= {one for one, law in zip(alike, laws, strict=True) if not law.valid}
+    return (
+        *(one for one in worlds if one[1] in fits),
+        *(one for one in worlds if one[1] in empty - fits),
+    )

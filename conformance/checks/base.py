@@ -50,6 +50,7 @@ class Finding:
         candidates: clauses each of which would explain it, `clause` among them; the run decides at
             the end which few clauses explain everything.
         given: counts only if this clause is found broken; None counts by itself.
+        arrangement: place of the arrangement that showed it.
 
     """
 
@@ -61,6 +62,7 @@ class Finding:
     call: int | None = None
     candidates: tuple[ClauseId, ...] = ()
     given: ClauseId | None = None
+    arrangement: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -53,8 +53,11 @@ def judge_rows(trial: Trial) -> tuple[Finding, ...]:
             # what is wrong alone is wrong in every arrangement, and was said
             continue
         if all(len(draw.ids) == len(arrangement.case.requests) for draw in arrangement.draws):
-            findings += _judge_laws(trial, arrangement, rearranged=place > 0)
-            findings += _judge_kept(trial, arrangement)
+            found = (
+                *_judge_laws(trial, arrangement, rearranged=place > 0),
+                *_judge_kept(trial, arrangement),
+            )
+            findings += (replace(one, arrangement=place) for one in found)
     return tuple(findings)
 
 
