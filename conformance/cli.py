@@ -21,7 +21,7 @@ _COMMANDS = {
     "replay": "replay",
     "merge": "merge",
     "power": "power",
-    "audit": "power",
+    "audit": "audit",
 }
 
 

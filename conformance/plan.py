@@ -105,7 +105,12 @@ class Plan:
 
 
 def make_plan(
-    capabilities: Capabilities, *, profile: str = "quick", glob: str = "*", run_seed: int
+    capabilities: Capabilities,
+    *,
+    profile: str = "quick",
+    glob: str = "*",
+    run_seed: int,
+    evidence: bool = True,
 ) -> Plan:
     """Decide what will run.
 
@@ -114,6 +119,7 @@ def make_plan(
         profile: quick or full.
         glob: shell pattern of clause ids; a group's name selects the group.
         run_seed: feeds cases and draws.
+        evidence: whether laws, tails and pairs are planned beside the exact cases.
 
     Raises:
         BudgetExceededError: the near-certain cases would cost more than 1e-10.
@@ -127,12 +133,13 @@ def make_plan(
     for one in cases:
         ledger.charge(one.check.name, one.charge)
     ledger.seal()
-    laws = tuple(_planned_laws(capabilities, profile, owned))
-    sequential = plan_sequential(capabilities, profile, owned)
+    judged = owned if evidence else frozenset[ClauseId]()
+    laws = tuple(_planned_laws(capabilities, profile, judged))
+    sequential = plan_sequential(capabilities, profile, judged)
     log_threshold = SPLIT.log_threshold(LAW)
     pairs = tuple((one.law, one.draws) for one in laws)
     powers = pooled_powers(pairs, log_threshold) if pairs else ()
-    mixed, without = plan_mixed(capabilities, profile) if LAW in owned else ((), "")
+    mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
     count = len(laws) + len(mixed)
     powers += tuple(mixed_power(one, log_threshold, count) for one in mixed)
     return Plan(

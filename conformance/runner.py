@@ -60,6 +60,7 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     finished: Finished = NOTHING,
     share: Share = EVERYTHING,
+    minimise: bool = True,
 ) -> Outcome:
     """Run a plan.
 
@@ -72,6 +73,7 @@ def run(
         stop: asked before each case whether to end here; what is left is INCONCLUSIVE.
         finished: cases that were asked before.
         share: which of the others are asked here.
+        minimise: whether a smaller case is looked for where only generated ones broke a clause.
 
     """
     started = time.monotonic()
@@ -105,7 +107,7 @@ def run(
     _run_mixed(plan, asking, pool, law_done)
     if share.last:
         run_tails(subject, sequential, writer, tally, pools, ended)
-    if share != NONE and not ended():
+    if minimise and share != NONE and not ended():
         shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started
     decisions = tuple(decide(plan, tally, pools))

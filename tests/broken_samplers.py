@@ -1,4 +1,4 @@
-"""A right kernel and a right sampler, and small wrong ones, each with one mistake.
+"""A right sampler, and small wrong kernels and samplers, each with one mistake.
 
 Run as a program it tests them all and prints what failed: in a process of its own, because the
 shape checks that our tests switch on would make it take minutes.
@@ -11,56 +11,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from refsampler.backends.protocol import Capabilities, DType, Feature, Fold, Rows
+from refsampler.backends.protocol import Capabilities, DType, Feature
 from refsampler.conformance.checks import generated
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status
-from refsampler.draw import draw
 from refsampler.metadata import SamplingMetadata
 from refsampler.sampler import Sampler, SamplerOutput
-from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
-
-ALL_FOLDS = frozenset(Fold)
-
-
-class RightKernel:
-    """The reference's filters and draw as a level-1 kernel that folds everything."""
-
-    capabilities = Capabilities(
-        "right",
-        "1",
-        1,
-        dtypes=frozenset(DType),
-        features=frozenset({Feature.SEED, Feature.BITWISE}),
-        folds=ALL_FOLDS,
-    )
-
-    def draw(self, logits: Tensor, rows: Rows) -> Tensor:
-        x = logits.float()
-        assert rows.temperature is not None
-        greedy = rows.temperature == 0
-        drawn = draw(self.filtered(self.scaled(x, rows, greedy), rows), rows.generators)
-        return torch.where(greedy, self.argmax(x), drawn)
-
-    def scaled(self, x: Tensor, rows: Rows, greedy: Tensor) -> Tensor:
-        assert rows.temperature is not None
-        return x / torch.where(greedy, 1.0, rows.temperature)[:, None]
-
-    def filtered(self, x: Tensor, rows: Rows) -> Tensor:
-        if rows.min_p is not None:
-            x = keep(x, keep_min_p(x, rows.min_p))
-        if rows.top_k is not None:
-            x = keep(x, keep_top_k(x, rows.top_k))
-        if rows.top_p is not None:
-            x = keep(x, keep_top_p(x, rows.top_p))
-        return x
-
-    def argmax(self, x: Tensor) -> Tensor:
-        return x.argmax(dim=-1)
+from refsampler.truncation import keep
 
 
 class OneMore(RightKernel):

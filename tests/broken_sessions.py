@@ -1,4 +1,4 @@
-"""A right sampler and a right engine, and wrong ones with one mistake each in state or records.
+"""Wrong samplers and engines with one mistake each in state or records.
 
 Run as a program it tests them all and prints what failed, as `tests.broken_samplers` does.
 """
@@ -9,21 +9,19 @@ from copy import copy
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from refsampler.backends.protocol import Capabilities, Feature, Subject
-from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
+from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.checks import all_checks, sessions
+from refsampler.conformance.faults.right import RightEngine, RightSampler
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status
-from refsampler.metadata import SamplingMetadata
 from refsampler.processors import LogitsProcessor, MinTokens
 from refsampler.request import PLACEHOLDER
-from refsampler.sampler import SamplerOutput
 
 SEED = 4711
 
@@ -38,28 +36,6 @@ def _later(one: LogitsProcessor) -> LogitsProcessor:
         for row, minimum in one._minimum.items()
     }
     return late
-
-
-class RightSampler:
-    """The reference as a level-2 backend, with every logprobs mode."""
-
-    capabilities: Capabilities = ReferenceSampler().capabilities
-
-    def __init__(self) -> None:
-        self.reference = ReferenceSampler()
-
-    def sample(
-        self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
-    ) -> SamplerOutput:
-        changed = self.changed(metadata) if len(logits) else metadata
-        output = self.reference.sample(logits, changed, logprobs_mode=logprobs_mode)
-        return self.shown(output) if output.logprobs_tensors is not None else output
-
-    def changed(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        return metadata
-
-    def shown(self, output: SamplerOutput) -> SamplerOutput:
-        return output
 
 
 class PenaltyOfTheRowAbove(RightSampler):
@@ -216,15 +192,6 @@ class SeedsDroppedBesideLists(RightSampler):
         if metadata.allowed_token_ids_mask is None:
             return metadata
         return replace(metadata, generators={})
-
-
-class RightEngine(ReferenceEngine):
-    """The reference engine; `session` is what a wrong one replaces."""
-
-    session: type[ReferenceSession] = ReferenceSession
-
-    def open(self, vocab: int, seed: int) -> ReferenceSession:
-        return self.session(vocab, seed)
 
 
 class _NothingChecked(ReferenceSession):

@@ -8,11 +8,12 @@ import torch
 
 from refsampler.conformance.answers import read_drawn, read_output
 from refsampler.conformance.case import Case
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.conformance.subject import OpenSubject, SubjectError
 from refsampler.draw import Drawn
 from refsampler.request import Request
-from tests.broken_samplers import RightKernel, RightSampler
+from tests.broken_samplers import RightSampler
 
 PLAIN = Case(LogitsRecipe(9, (RowRecipe(),)), (Request(),))
 IDS = torch.tensor([[3], [4]], dtype=torch.int32)

@@ -19,13 +19,13 @@ from refsampler.conformance.commands.verdict_table import plan_lines
 from refsampler.conformance.costs import group_seconds, left_out, total_seconds
 from refsampler.conformance.designed.tails import TAIL_VOCAB
 from refsampler.conformance.evidence.budget import SEQUENTIAL
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.plan import LAW, Plan, make_plan
 from refsampler.conformance.records import LawRecord, ReportWriter, TailRecord, read_report
 from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import SPLIT, batch_sizes
 from refsampler.conformance.subject import OpenSubject
 from tests import broken_streams as broken
-from tests.broken_samplers import RightKernel
 
 ROOT = Path(__file__).parents[1]
 SEED = broken.SEED

@@ -251,7 +251,7 @@ def test_power_of_a_case(tmp_path):
         (("power",), "either --table or --law"),
         (("power", "--table", "--law", "zipf"), "either --table or --law"),
         (("power", "--law", "no-such-file"), "no-such-file"),
-        (("audit",), "--calibration"),
+        (("audit", "--fault", "none"), "no fault"),
     ],
 )
 def test_bad_use_is_named(arguments, words):

@@ -15,6 +15,7 @@ from refsampler.backends.registry import BackendBroken
 from refsampler.clauses import ClauseId, Level, UnknownClauseError
 from refsampler.conformance import gate_run
 from refsampler.conformance.decisions import Decision
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.gate import (
     ClauseFailed,
     ClauseInconclusive,
@@ -27,7 +28,6 @@ from refsampler.conformance.pytest import parametrize_with_checks
 from refsampler.conformance.reporting.results import clause_result
 from refsampler.conformance.results import ClauseResult, RunResult, properties
 from refsampler.conformance.verdict import LogE, Power, Status, Verdict
-from tests import broken_samplers
 
 # A module that an inner session imports first is forgotten after it, and a later import would make
 # its classes twice.
@@ -39,7 +39,8 @@ ROOT = Path(__file__).parents[1]
 QUICK = ("--clause", "top-k.*", "--sampler-seed", "3", "--sampler-in-process")
 KERNELS = """
 from pathlib import Path
-from tests.broken_samplers import OneMore, RightKernel
+from refsampler.conformance.faults.right import RightKernel
+from tests.broken_samplers import OneMore
 
 class CrashingKernel(RightKernel):
     def draw(self, logits, rows):
@@ -162,7 +163,7 @@ def test_a_law_states_its_evidence_and_what_it_would_see():
 def test_what_was_not_tested_is_skipped_with_its_reason_and_counted(folder):
     ran = folder.runpytest_inprocess(
         "--backend",
-        "tests.broken_samplers:RightKernel",
+        "refsampler.conformance.faults.right:RightKernel",
         "--clause",
         "penalty.*",
         "-rs",
@@ -393,7 +394,7 @@ def test_objects_without_a_name_are_runs_of_their_own():
         assert isinstance(mark, pytest.MarkDecorator)
         return mark.args[1][0].values[0].wanted
 
-    unnamed = SimpleNamespace(capabilities=broken_samplers.RightKernel.capabilities)
+    unnamed = SimpleNamespace(capabilities=RightKernel.capabilities)
     assert wanted(unnamed) != wanted(unnamed)
     assert wanted("native") == wanted("native")
 
@@ -403,7 +404,7 @@ def test_objects_without_a_name_are_runs_of_their_own():
     [
         (Wanted("m:backend"), False, None),  # what suits the backend, as for `refsampler check`
         (Wanted("m:backend"), True, False),
-        (Wanted("m:backend", subject=broken_samplers.RightKernel()), False, False),
+        (Wanted("m:backend", subject=RightKernel()), False, False),
     ],
 )
 def test_a_name_is_asked_as_check_asks_and_an_object_here(

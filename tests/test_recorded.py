@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from refsampler.conformance.case import decode_case, encode_case
 from refsampler.conformance.checks.recorded import recorded_cases
 from refsampler.conformance.cli import main
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.recorded import (
     FOLDERS,
     RecordedRow,
@@ -19,7 +20,6 @@ from refsampler.conformance.recorded import (
     digest,
     tensors_of,
 )
-from tests.broken_samplers import RightKernel
 
 ROWS = torch.tensor([[0.5, -1.25, 3.0, -torch.inf, 2.75], [1.0, 1.0, -2.0, 0.0, 65504.0]])
 

@@ -17,12 +17,13 @@ from refsampler.conformance.checks import Check, Finding, Kind
 from refsampler.conformance.checks.standing import owned_clauses, standing
 from refsampler.conformance.decisions import Decision, Tally, exit_code, headline
 from refsampler.conformance.designed.build import batch, masses, request, row
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import CaseRecord, Header, ReportWriter, read_report
 from refsampler.conformance.runner import run
 from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
 from refsampler.conformance.verdict import Exact, ExitCode, Status, Verdict
-from tests.broken_samplers import RightKernel, RightSampler
+from tests.broken_samplers import RightSampler
 
 SEED = 11
 

@@ -1,23 +1,22 @@
-"""``refsampler power`` and ``audit``: what the evidence sees, and how often it is wrong."""
+"""``refsampler power``: what the evidence sees."""
 
 from __future__ import annotations
 
-import platform
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import msgspec
-import numpy as np
-import scipy
 
-from refsampler import __version__
+from refsampler.conformance.commands.evidence_tables import (
+    Made,
+    made_by,
+    table_head,
+    table_lines,
+    write_table,
+)
 from refsampler.conformance.commands.power_law import print_draws
 from refsampler.conformance.commands.tables import echo_table
-from refsampler.conformance.evidence.calibration_summary import Calibration, calibrate
 from refsampler.conformance.evidence.faultbank import fault_cases
 from refsampler.conformance.evidence.powertable import (
     RUN_CASES,
@@ -28,7 +27,7 @@ from refsampler.conformance.evidence.powertable import (
     simulate,
 )
 
-__all__ = ["audit", "power"]
+__all__ = ["power"]
 
 _OUT = Path("reports") / "evidence"
 _DECLARED, _LEFT_OUT, _GAIN = 1.35, 4.0, 50.0
@@ -39,22 +38,10 @@ _out = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """How a table came to be."""
-
-    command: str
-    date: str
-    refsampler: str
-    python: str
-    numpy: str
-    scipy: str
-
-
-@dataclass(frozen=True, slots=True)
 class _PowerTable:
     """Measured power, with its geometric means."""
 
-    made: _Made
+    made: Made
     repeats: int
     declared: float
     left_out: float
@@ -63,26 +50,6 @@ class _PowerTable:
     gain: float
     lines: tuple[PowerLine, ...]
     designs: tuple[DesignLine, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _CalibrationTable:
-    """A calibration."""
-
-    made: _Made
-    holds: bool
-    calibration: Calibration
-
-
-def _made(command: str) -> _Made:
-    return _Made(
-        command=command,
-        date=datetime.now(UTC).date().isoformat(),
-        refsampler=__version__,
-        python=platform.python_version(),
-        numpy=np.__version__,
-        scipy=scipy.__version__,
-    )
 
 
 @click.command()
@@ -123,7 +90,7 @@ def power(
         lines = simulate(cases, repeats, seed=20, tell=lambda _case: bar.update(1))
     designs = [line for case in cases if (line := design_line(case)) is not None]
     found = _PowerTable(
-        made=_made(f"refsampler power --table --repeats {repeats}"),
+        made=made_by(f"refsampler power --table --repeats {repeats}"),
         repeats=repeats,
         declared=geometric_mean([one.declared for one in lines]),
         left_out=geometric_mean([one.left_out for one in lines]),
@@ -133,7 +100,7 @@ def power(
         lines=tuple(lines),
         designs=tuple(designs),
     )
-    _write(out, "power", found, _power_text(found))
+    write_table(out, "power", found, _power_text(found))
     facts = [
         ("declared in the bank", f"{found.declared:.2f}", f"<= {_DECLARED}"),
         ("left out of the bank", f"{found.left_out:.2f}", f"<= {_LEFT_OUT:g}"),
@@ -145,60 +112,6 @@ def power(
     kept = found.declared <= _DECLARED and found.left_out <= _LEFT_OUT and found.gain >= _GAIN
     if not kept:
         raise SystemExit(1)
-
-
-@click.command()
-@click.option("--calibration", is_flag=True, help="Simulate whole runs of the evidence (minutes).")
-@click.option(
-    "--runs", type=click.IntRange(1), default=2000, show_default=True, help="Of each law."
-)
-@click.option("--broken-runs", type=click.IntRange(10), default=1000, show_default=True)
-@_out
-def audit(*, calibration: bool, runs: int, broken_runs: int, out: Path) -> None:
-    """Audit the harness itself: how often it reports a clause that is obeyed.
-
-    Written to --out; exit 1 if a level is exceeded, an obeyed clause is reported, or a broken one is
-    not.
-    """
-    if not calibration:
-        raise click.UsageError("say what to audit: --calibration")
-    total = 2 * runs + broken_runs
-    with click.progressbar(length=total, label="runs", file=sys.stderr) as bar:
-        found = calibrate(runs, broken_runs, tell=bar.update)
-    command = f"refsampler audit --calibration --runs {runs} --broken-runs {broken_runs}"
-    table = _CalibrationTable(_made(command), found.holds, found)
-    _write(out, "calibration", table, _calibration_text(table))
-    click.echo(f"{found.rejections} of {found.runs} right runs rejected")
-    echo_table(
-        ("broken clause", "runs", "reported", "others reported"),
-        [(one.clause, f"{one.runs}", f"{one.found}", f"{one.others}") for one in found.broken],
-    )
-    if not found.holds:
-        raise SystemExit(1)
-
-
-def _write(out: Path, stem: str, document: object, text: str) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    data = msgspec.json.format(msgspec.json.encode(document), indent=1)
-    (out / f"{stem}.json").write_bytes(data + b"\n")
-    (out / f"{stem}.md").write_text(text, encoding="utf-8")
-
-
-def _head(title: str, made: _Made) -> list[str]:
-    return [
-        f"# {title}",
-        "",
-        (
-            f"`{made.command}` on {made.date}: refsampler {made.refsampler}, Python {made.python}, "
-            f"numpy {made.numpy}, scipy {made.scipy}."
-        ),
-        "",
-    ]
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = (columns, ["---"] * len(columns), *rows)
-    return ["| " + " | ".join(line) + " |" for line in lines] + [""]
 
 
 def _power_text(found: _PowerTable) -> str:
@@ -220,7 +133,7 @@ def _power_text(found: _PowerTable) -> str:
     designs.append(("**geometric mean**", "", "", "", f"**{found.gain:.0f}**"))
     return "\n".join(
         [
-            *_head("Power of the evidence", found.made),
+            *table_head("Power of the evidence", found.made),
             "## Draws to rejection on LLM-like rows (V = 128256)",
             "",
             (
@@ -233,7 +146,7 @@ def _power_text(found: _PowerTable) -> str:
                 "support are not listed: their first draw outside decides."
             ),
             "",
-            *_markdown(
+            *table_lines(
                 ("fault", "TV", "least", "declared", "left out", "generic", "in the run"), rows
             ),
             "## Designed rows",
@@ -243,41 +156,6 @@ def _power_text(found: _PowerTable) -> str:
                 "the support; at least 1), in closed form."
             ),
             "",
-            *_markdown(("fault", "designed row", "LLM-like row", "designed", "gain"), designs),
-        ]
-    )
-
-
-def _calibration_text(table: _CalibrationTable) -> str:
-    found = table.calibration
-    levels = [
-        (one.clause, one.law, f"{one.level:g}", f"{one.runs}", f"{one.reached}", f"{one.allowed}")
-        for one in found.levels
-    ]
-    broken = [
-        (one.clause, one.fault, f"{one.runs}", f"{one.found}", f"{one.others}")
-        for one in found.broken
-    ]
-    return "\n".join(
-        [
-            *_head("Calibration of the evidence", table.made),
-            (
-                f"{found.rejections} of {found.runs} simulated runs of a right sampler were rejected: "
-                "half on the exact law, half on least favourable laws at the edge of the tolerance."
-            ),
-            "",
-            "## P(E ever reaches 1/a) <= a",
-            "",
-            "Allowed is the binomial quantile at 1e-6.",
-            "",
-            *_markdown(("clause", "law", "a", "runs", "reached", "allowed"), levels),
-            "## One clause broken",
-            "",
-            (
-                "The faults of independence show on calls of equal flat rows; the law rows are drawn "
-                "independently, so that the statement of `draw.law` stays true."
-            ),
-            "",
-            *_markdown(("clause", "fault", "runs", "reported", "others reported"), broken),
+            *table_lines(("fault", "designed row", "LLM-like row", "designed", "gain"), designs),
         ]
     )

@@ -1,0 +1,206 @@
+"""One fault: the suite is run on it, the checks of its clause first, and what failed is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from refsampler.conformance import memory
+from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
+from refsampler.conformance.audit.plans import Planner
+from refsampler.conformance.faults.base import Fault, State, missing_here
+from refsampler.conformance.isolation import AskedSubject, Limits, guarded
+from refsampler.conformance.plan import Plan
+from refsampler.conformance.runner import Outcome, run
+from refsampler.conformance.subject import OpenSubject
+from refsampler.conformance.threads import one_thread
+
+__all__ = ["LIMIT_S", "FaultResult", "Found", "audit_fault", "not_asked", "without_verdict"]
+
+LIMIT_S: Final = 60.0
+"""Seconds that the checks of one fault may take."""
+_CALL_S: Final = 5.0
+"""Seconds of one call of a fault that may hang."""
+
+
+class Found(StrEnum):
+    """How a fault ended, in the order in which a table lists them."""
+
+    SURVIVED = "survived"
+    WRONG_CLAUSE = "wrong clause"
+    ERROR = "error"
+    CAUGHT = "caught"
+    NOT_RUN = "not run"
+    WAITS = "waits"
+    OUT_OF_SCOPE = "out of scope"
+
+
+class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What the suite made of one fault.
+
+    `clauses` holds the one that is broken, then those whose name is as good.  `complete` says that
+    every exact case was asked within the limit, so that no other clause was left untried.
+    """
+
+    id: str
+    kind: str
+    engine: str
+    thread: str
+    summary: str
+    clauses: tuple[str, ...]
+    found: Found
+    caught: tuple[Catch, ...] = ()
+    reason: str = ""
+    draws: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+
+    @property
+    def first(self) -> Catch | None:
+        """The catch of the right clause, or else of any."""
+        right = [one for one in self.caught if one.clause in self.clauses]
+        return next(iter(right or self.caught), None)
+
+
+def not_asked(fault: Fault) -> FaultResult | None:
+    """Return the result of a fault that cannot be asked about here; None if it can."""
+    if fault.state is not State.READY:
+        found = Found.WAITS if fault.state is State.WAITS else Found.OUT_OF_SCOPE
+        return without_verdict(fault, found, fault.reason)
+    lacking = missing_here(fault)
+    return without_verdict(fault, Found.NOT_RUN, lacking) if lacking else None
+
+
+def audit_fault(
+    fault: Fault,
+    profile: str,
+    run_seed: int,
+    *,
+    limit_s: float = LIMIT_S,
+    named_only: bool = False,
+    planner: Planner | None = None,
+) -> FaultResult:
+    """Run the suite on one fault.
+
+    The checks of its clauses come first; then, while time is left, every exact case of the profile,
+    so that the verdict is that of a whole run: a clause may be blamed in another's place.
+
+    Args:
+        fault: which.
+        profile: quick or full.
+        run_seed: feeds cases and draws.
+        limit_s: seconds in all.
+        named_only: only the checks of its clauses.
+        planner: keeps plans from fault to fault; one is made if none is given.
+
+    """
+    unasked = not_asked(fault)
+    if unasked is not None:
+        return unasked
+    kept = Planner() if planner is None else planner
+    try:
+        with one_thread(), _index(fault), _opened(fault, run_seed) as subject:
+            asking = _Asking(fault, subject, kept, profile, run_seed, limit_s)
+            return asking.result(named_only=named_only)
+    except Exception as error:  # noqa: BLE001 - a fault of ours costs one line of the table
+        return without_verdict(fault, Found.ERROR, f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _opened(fault: Fault, run_seed: int) -> Iterator[AskedSubject]:
+    """Open the wrong subject; in a process of its own if it may hang."""
+    assert fault.make is not None
+    if not fault.hazardous:
+        yield OpenSubject(fault.make(), run_seed)
+        return
+    spec = f"refsampler.conformance.faults.subjects:{fault.id}"
+    with guarded(spec, run_seed, isolate=True, limits=Limits(timeout_s=_CALL_S)) as subject:
+        yield subject
+
+
+@contextmanager
+def _index(fault: Fault) -> Iterator[None]:
+    """Let the suite believe that an element index ends where this fault's does."""
+    before = memory.ELEMENTS
+    memory.ELEMENTS = fault.index_elements or before
+    try:
+        yield
+    finally:
+        memory.ELEMENTS = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One fault's two runs."""
+
+    fault: Fault
+    subject: AskedSubject
+    planner: Planner
+    profile: str
+    run_seed: int
+    limit_s: float
+
+    def result(self, *, named_only: bool) -> FaultResult:
+        capabilities, watch = self.subject.capabilities, Watch()
+        named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
+        first = self._run(named, watch, self.limit_s)
+        decisions, complete = first.decisions, False
+        outcomes: tuple[Outcome, ...] = (first,)
+        if not named_only:
+            whole = self.planner.exact(capabilities, self.profile, self.run_seed)
+            asked = {(one.check.name, one.id) for one in named.cases}
+            rest = [one for one in whole.cases if (one.check.name, one.id) not in asked]
+            whole = replace(whole, cases=(*named.cases, *rest))
+            second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
+            decisions = (*of_evidence(first.decisions, whole), *second.decisions)
+            outcomes, complete = (first, second), second.cases >= len(whole.cases)
+        caught = catches(decisions, watch)
+        errors = [error for one in outcomes for error in one.errors]
+        broken = {one.clause for one in caught}
+        if broken & {*self.fault.clauses}:
+            found = Found.CAUGHT
+        elif broken:
+            found = Found.WRONG_CLAUSE
+        else:
+            found = Found.ERROR if errors else Found.SURVIVED
+        reason = errors[0] if errors else ""
+        if not reason and found is not Found.CAUGHT and not named.planned:
+            reason = f"no case of {self.fault.clauses[0]} in the {self.profile} profile"
+        return msgspec.structs.replace(
+            without_verdict(self.fault, found, reason),
+            caught=caught,
+            draws=watch.draws,
+            seconds=round(sum(one.seconds for one in outcomes), 3),
+            complete=complete,
+        )
+
+    def _run(self, plan: Plan, watch: Watch, seconds: float) -> Outcome:
+        """Run a plan; what the watch has seen is not asked again."""
+        return run(
+            self.subject,
+            plan,
+            watch,
+            time_budget=seconds,
+            stop=lambda: bool(getattr(self.subject, "spent", False)),
+            finished=watch.finished(),
+            minimise=False,
+        )
+
+
+def without_verdict(fault: Fault, found: Found, reason: str) -> FaultResult:
+    """Return the result of a fault about which the suite said nothing."""
+    return FaultResult(
+        id=fault.id,
+        kind=str(fault.kind),
+        engine=fault.engine,
+        thread=fault.thread,
+        summary=fault.summary,
+        clauses=tuple(fault.clauses),
+        found=found,
+        reason=reason,
+    )

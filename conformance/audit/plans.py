@@ -1,0 +1,61 @@
+"""Plans for the audit: about some clauses, and of every exact case; each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from refsampler.backends.protocol import Capabilities
+from refsampler.clauses import ClauseId
+from refsampler.conformance import memory
+from refsampler.conformance.plan import Plan, make_plan
+
+__all__ = ["Planner"]
+
+
+class Planner:
+    """Keeps plans: many faults declare the same capabilities."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[bytes, str, int, str, int], Plan] = {}
+
+    def named(
+        self, capabilities: Capabilities, profile: str, run_seed: int, clauses: Sequence[ClauseId]
+    ) -> Plan:
+        """Return the plan about some clauses, those of the first one first."""
+        plans = [self._plan(capabilities, profile, run_seed, one) for one in clauses]
+        cases = {(one.check.name, one.id): one for plan in plans for one in plan.cases}
+        sequential = [plan.sequential for plan in plans]
+        law = next((plan for plan in plans if plan.laws), plans[0])
+        return replace(
+            law,
+            cases=tuple(cases.values()),
+            standings=tuple(one for plan in plans for one in plan.standings),
+            planned={key: n for plan in plans for key, n in plan.planned.items()},
+            sequential=replace(
+                sequential[0],
+                tails=next((one.tails for one in sequential if one.tails), ()),
+                pairs=tuple(pair for one in sequential for pair in one.pairs),
+                counts={key: n for one in sequential for key, n in one.counts.items()},
+            ),
+        )
+
+    def exact(self, capabilities: Capabilities, profile: str, run_seed: int) -> Plan:
+        """Return the plan of every exact case, without laws, tails and pairs."""
+        return self._plan(capabilities, profile, run_seed, "*")
+
+    def _plan(self, capabilities: Capabilities, profile: str, run_seed: int, glob: str) -> Plan:
+        key = (
+            msgspec.json.encode(capabilities, order="sorted"),
+            profile,
+            run_seed,
+            glob,
+            memory.ELEMENTS,
+        )
+        if key not in self._plans:
+            self._plans[key] = make_plan(
+                capabilities, profile=profile, glob=glob, run_seed=run_seed, evidence=glob != "*"
+            )
+        return self._plans[key]

@@ -1,0 +1,136 @@
+"""A right kernel, a right sampler and a right engine with the hooks that faults override.
+
+They are made of the reference, so that a fault is the one line in which it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64
+from torch import Tensor
+
+from refsampler.backends.protocol import Capabilities, DType, Feature, Fold, Rows
+from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
+from refsampler.draw import exponential_noise
+from refsampler.metadata import SamplingMetadata
+from refsampler.sampler import SamplerOutput
+from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
+
+__all__ = ["RightEngine", "RightKernel", "RightSampler"]
+
+
+class RightKernel:
+    """The reference's filters and draw as a level-1 kernel that folds every step.
+
+    The steps are `scaled`, `filtered` (`kept_min_p`, `kept_top_k`, `kept_top_p`), `drawn` (`noise`,
+    `raced`) and `argmax`.
+    """
+
+    capabilities: Capabilities = Capabilities(
+        "right",
+        "1",
+        1,
+        dtypes=frozenset(DType),
+        features=frozenset({Feature.SEED, Feature.BITWISE}),
+        folds=frozenset(Fold),
+    )
+
+    def draw(self, logits: Float[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        """Return one id a row."""
+        x = logits.float()
+        assert rows.temperature is not None
+        greedy = rows.temperature == 0
+        drawn = self.drawn(self.filtered(self.scaled(x, rows, greedy), rows), rows)
+        return torch.where(greedy, self.argmax(x), drawn)
+
+    def scaled(
+        self, x: Float32[Tensor, "B V"], rows: Rows, greedy: Bool[Tensor, " B"]
+    ) -> Float32[Tensor, "B V"]:
+        """Divide by the temperature."""
+        assert rows.temperature is not None
+        return x / torch.where(greedy, 1.0, rows.temperature)[:, None]
+
+    def filtered(self, x: Float32[Tensor, "B V"], rows: Rows) -> Float32[Tensor, "B V"]:
+        """Mask what min-p, top-k and top-p remove."""
+        if rows.min_p is not None:
+            x = keep(x, self.kept_min_p(x, rows.min_p))
+        if rows.top_k is not None:
+            x = keep(x, self.kept_top_k(x, rows.top_k))
+        if rows.top_p is not None:
+            x = keep(x, self.kept_top_p(x, rows.top_p))
+        return x
+
+    def kept_min_p(
+        self, x: Float32[Tensor, "B V"], min_p: Float32[Tensor, " B"]
+    ) -> Bool[Tensor, "B V"]:
+        """Return what min-p keeps."""
+        return keep_min_p(x, min_p)
+
+    def kept_top_k(self, x: Float32[Tensor, "B V"], top_k: Tensor) -> Bool[Tensor, "B V"]:
+        """Return what top-k keeps."""
+        return keep_top_k(x, top_k)
+
+    def kept_top_p(
+        self, x: Float32[Tensor, "B V"], top_p: Float32[Tensor, " B"]
+    ) -> Bool[Tensor, "B V"]:
+        """Return what top-p keeps."""
+        return keep_top_p(x, top_p)
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        """Race every row."""
+        probs = torch.softmax(x.double(), dim=-1)
+        return self.raced(probs, self.noise(probs, rows.generators))
+
+    def noise(
+        self, like: Float64[Tensor, "B V"], generators: Mapping[int, torch.Generator]
+    ) -> Float64[Tensor, "B V"]:
+        """Return Exp(1) noise."""
+        return exponential_noise(like, generators)
+
+    def raced(
+        self, probs: Float64[Tensor, "B V"], noise: Float64[Tensor, "B V"]
+    ) -> Int64[Tensor, " B"]:
+        """Return the winners; an id without probability loses against any noise."""
+        score = torch.where(probs > 0, probs / noise, -torch.ones_like(probs))
+        return score.argmax(dim=-1)
+
+    def argmax(self, x: Float32[Tensor, "B V"]) -> Int64[Tensor, " B"]:
+        """Return the lowest of the most likely ids."""
+        return x.argmax(dim=-1)
+
+
+class RightSampler:
+    """The reference as a level-2 backend with every logprobs mode."""
+
+    capabilities: Capabilities = ReferenceSampler().capabilities
+
+    def __init__(self) -> None:
+        self.reference = ReferenceSampler()
+
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
+    ) -> SamplerOutput:
+        """Sample one id a row, as `changed` has the metadata and `shown` the output."""
+        changed = self.changed(metadata) if len(logits) else metadata
+        output = self.reference.sample(logits, changed, logprobs_mode=logprobs_mode)
+        return self.shown(output) if output.logprobs_tensors is not None else output
+
+    def changed(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        """Return the metadata that is sampled with."""
+        return metadata
+
+    def shown(self, output: SamplerOutput) -> SamplerOutput:
+        """Return the output with logprobs that the caller gets."""
+        return output
+
+
+class RightEngine(ReferenceEngine):
+    """The reference engine; `session` is what a wrong one replaces."""
+
+    session: type[ReferenceSession] = ReferenceSession
+
+    def open(self, vocab: int, seed: int) -> ReferenceSession:
+        """Start a session of that type."""
+        return self.session(vocab, seed)
