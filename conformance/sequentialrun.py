@@ -21,9 +21,10 @@ from refsampler.conformance.checks.tail import (
 )
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.evidence.arrays import IntArray
+from refsampler.conformance.evidence.grades import judge_resolution
 from refsampler.conformance.evidence.occupancy import DistinctResult
 from refsampler.conformance.evidence.pool import ClausePool
-from refsampler.conformance.evidence.tail import TailProcess, judge_resolution
+from refsampler.conformance.evidence.tail import TailProcess
 from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.records import PairsRecord, ReportWriter, TailRecord
 from refsampler.conformance.sequential import (

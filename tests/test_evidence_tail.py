@@ -6,20 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from refsampler.conformance.evidence.grades import GRADES, grade_result, judge_resolution
 from refsampler.conformance.evidence.guarantees import PowerError
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
-from refsampler.conformance.evidence.tail import (
-    BAND,
-    FACTORS,
-    GRADES,
-    TAIL_BETS,
-    TailCase,
-    TailProcess,
+from refsampler.conformance.evidence.sea import sea
+from refsampler.conformance.evidence.tail import BAND, FACTORS, TAIL_BETS, TailCase, TailProcess
+from refsampler.conformance.evidence.tail_guarantees import (
     assert_tail,
     draws_needed_tail,
-    grade_result,
-    judge_resolution,
-    sea,
     smallest_detectable_tail,
 )
 

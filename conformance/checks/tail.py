@@ -12,17 +12,16 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
 from refsampler.conformance.designed.tails import TAIL_VOCAB, tail_case
+from refsampler.conformance.evidence.grades import GRADES
 from refsampler.conformance.evidence.occupancy import (
     DistinctTest,
     smallest_detectable_distinct,
 )
-from refsampler.conformance.evidence.tail import (
-    BAND,
-    GRADES,
+from refsampler.conformance.evidence.sea import sea
+from refsampler.conformance.evidence.tail import BAND, TailCase
+from refsampler.conformance.evidence.tail_guarantees import (
     Detectable,
-    TailCase,
     draws_needed_tail,
-    sea,
     smallest_detectable_tail,
 )
 from refsampler.law import target_law

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import batch, flat, request
-from refsampler.conformance.evidence.tail import sea
+from refsampler.conformance.evidence.sea import sea
 from refsampler.conformance.logits import RowRecipe
 
 __all__ = ["FLAT_VOCAB", "TAIL_VOCAB", "flat_case", "tail_case"]
