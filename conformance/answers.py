@@ -25,35 +25,41 @@ _SAMPLER_IDS = (torch.int32,)
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnAnswer:
-    """What a kernel returned.
+class _Answer:
+    """What every answer has.
 
     Attributes:
         ids: empty if the form allows no reading.
-        processed: None if there are none that can be read.
         form: what is wrong with the form, empty if nothing is.
 
     """
 
     ids: Int64[np.ndarray, " num_tokens"]
-    processed: Tensor | None
     form: str
 
 
 @dataclass(frozen=True, slots=True)
-class SamplerAnswer:
-    """What a sampler or an engine returned.
+class DrawnAnswer(_Answer):
+    """What a kernel returned.
 
     Attributes:
-        ids: empty if the form allows no reading.
-        output: None unless every part of it can be read.
-        form: what is wrong with the form, empty if nothing is.
+        processed: None if there are none that can be read.
 
     """
 
-    ids: Int64[np.ndarray, " num_tokens"]
+    processed: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerAnswer(_Answer):
+    """What a sampler or an engine returned.
+
+    Attributes:
+        output: None unless every part of it can be read.
+
+    """
+
     output: SamplerOutput | None
-    form: str
 
 
 def read_drawn(result: object, rows: int, vocab: int) -> DrawnAnswer:
@@ -61,11 +67,11 @@ def read_drawn(result: object, rows: int, vocab: int) -> DrawnAnswer:
     ids, processed = result if isinstance(result, Drawn) else (result, None)
     read, form = _read_ids(ids, (rows,), _KERNEL_IDS)
     if processed is None:
-        return DrawnAnswer(read, None, form)
+        return DrawnAnswer(read, form, None)
     wrong = _wrong_tensor(processed, (rows, vocab), floating=True)
     if not wrong:
-        return DrawnAnswer(read, processed, form)
-    return DrawnAnswer(read, None, _joined(form, f"processed_logits: {wrong}"))
+        return DrawnAnswer(read, form, processed)
+    return DrawnAnswer(read, _joined(form, f"processed_logits: {wrong}"), None)
 
 
 def read_output(result: object, rows: int, vocab: int) -> SamplerAnswer:
@@ -73,7 +79,7 @@ def read_output(result: object, rows: int, vocab: int) -> SamplerAnswer:
     parts = [_part(result, one.name) for one in fields(SamplerOutput)]
     if all(isinstance(part, _Absent) for part in parts):
         nothing = np.empty(0, np.int64)
-        return SamplerAnswer(nothing, None, f"{type(result).__name__} in place of a SamplerOutput")
+        return SamplerAnswer(nothing, f"{type(result).__name__} in place of a SamplerOutput", None)
     ids, logprobs, valid = parts
     logprobs = None if isinstance(logprobs, _Absent) else logprobs
     read, form = _read_ids(ids, (rows, 1), _SAMPLER_IDS)
@@ -83,8 +89,8 @@ def read_output(result: object, rows: int, vocab: int) -> SamplerAnswer:
     wrong_logprobs = "" if logprobs is None else _wrong_parts(logprobs, rows, vocab)
     form = _joined(form, wrong_logprobs)
     if wrong or wrong_logprobs or not isinstance(ids, Tensor):
-        return SamplerAnswer(read, None, form)
-    return SamplerAnswer(read, cast("SamplerOutput", result), form)
+        return SamplerAnswer(read, form, None)
+    return SamplerAnswer(read, form, cast("SamplerOutput", result))
 
 
 class _Absent:
@@ -111,7 +117,7 @@ def _read_ids(
         return np.empty(0, np.int64), form
     try:
         return ids.detach().reshape(-1).cpu().numpy().astype(np.int64), form
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, TypeError) as error:  # torch's NotImplementedError is a RuntimeError
         return np.empty(0, np.int64), _joined(form, f"ids that cannot be read: {error}")
 
 

@@ -177,8 +177,10 @@ class _Absent:
 
     def sample(self, case: Case, call: int, key: str) -> NoReturn:
         """Refuse."""
-        raise NotImplementedError(f"case {case.id}, call {call} of {key}")
+        raise RuntimeError(f"nobody is asked while merging: case {case.id}, call {call} of {key}")
 
     def sample_many(self, case: Case, rows: int, call: int) -> NoReturn:
         """Refuse."""
-        raise NotImplementedError(f"case {case.id}, {rows} rows in call {call}")
+        raise RuntimeError(
+            f"nobody is asked while merging: case {case.id}, {rows} rows, call {call}"
+        )
