@@ -21,6 +21,7 @@ GROUP: Final = "refsampler.backends"
 """Entry point group in which an installed package announces its backends."""
 
 BUILT_IN: Final[Mapping[str, str]] = {
+    "cpu": "refsampler.backends.cpu:backend",
     "native": "refsampler.backends.native:backend",
     "reference": "refsampler.backends.reference:sampler",
     "reference-engine": "refsampler.backends.reference:engine",
@@ -31,6 +32,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 EXTRAS: Final[Mapping[str, str]] = {
     "flashinfer": "flashinfer",
     "llama_cpp": "engines",
+    "llvmlite": "cpu",
     "numba": "cpu",
     "onnxruntime_genai": "engines",
     "ray": "ray",

@@ -17,7 +17,7 @@ def rows(batch, *, top_k=None, top_p=None, temperature=None, min_p=None, generat
         min_p=floats(min_p),
         seed=torch.zeros(batch, dtype=torch.int64),
         step=torch.zeros(batch, dtype=torch.int64),
-        seeded=torch.tensor([row in generators for row in range(batch)]),
+        seeded=torch.tensor([row in generators for row in range(batch)], dtype=torch.bool),
         generators=generators,
     )
 
