@@ -316,7 +316,16 @@ def test_backends_are_listed_with_what_they_declare():
         "folds",
         "features",
     ]
-    assert lines[1].startswith("native ")
+    assert [line.split()[0] for line in lines[1:3]] == ["cpu", "native"]
+    assert lines[-1].startswith("The first row that fits and is installed is taken; here: ")
+
+
+def test_the_table_of_paths_is_shown_by_itself():
+    dispatch = shown("backends", "--dispatch")
+    assert dispatch["table"][-1]["path"] == "native"
+    assert dispatch["here"]["path"] in {route["path"] for route in dispatch["table"]}
+    lines = run("backends", "--dispatch").splitlines()
+    assert lines[0].split()[:2] == ["device", "path"]
 
 
 def test_a_backend_that_does_not_open_is_listed_with_the_reason(monkeypatch):
