@@ -5,7 +5,8 @@ They are made of the reference, so that a fault is the one line in which it diff
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from refsampler.backends.protocol import Capabilities, DType, Feature, Fold, Rows
 from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
+from refsampler.batch_update import BatchUpdate
 from refsampler.draw import exponential_noise
 from refsampler.metadata import SamplingMetadata
-from refsampler.sampler import SamplerOutput
+from refsampler.processors import LogitsProcessor
+from refsampler.sampler import Sampler, SamplerOutput
 from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
 
 __all__ = ["RightEngine", "RightKernel", "RightSampler"]
@@ -102,7 +105,10 @@ class RightKernel:
 
 
 class RightSampler:
-    """The reference as a level-2 backend with every logprobs mode."""
+    """The reference as a level-2 backend with every logprobs mode.
+
+    The hooks are `changed`, `kernel`, `before_penalties` and `shown`.
+    """
 
     capabilities: Capabilities = ReferenceSampler().capabilities
 
@@ -113,17 +119,56 @@ class RightSampler:
         self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
     ) -> SamplerOutput:
         """Sample one id a row, as `changed` has the metadata and `shown` the output."""
-        changed = self.changed(metadata) if len(logits) else metadata
-        output = self.reference.sample(logits, changed, logprobs_mode=logprobs_mode)
+        changed = self._hooked(self.changed(metadata)) if len(logits) else metadata
+        kernel = self.kernel(logits)
+        if kernel is None:
+            output = self.reference.sample(logits, changed, logprobs_mode=logprobs_mode)
+        else:
+            sampler = Sampler(filter_and_draw=kernel.draw, folds=frozenset(Fold))
+            output = sampler(logits, changed, logprobs_mode=logprobs_mode)
         return self.shown(output) if output.logprobs_tensors is not None else output
 
     def changed(self, metadata: SamplingMetadata) -> SamplingMetadata:
         """Return the metadata that is sampled with."""
         return metadata
 
+    def kernel(self, logits: Float[Tensor, "B V"]) -> RightKernel | None:
+        """Return what does step 7; None is the reference."""
+        return None
+
+    def before_penalties(
+        self, x: Float32[Tensor, "B V"], metadata: SamplingMetadata
+    ) -> Float32[Tensor, "B V"]:
+        """Return the logits that the penalties act on; called if there are any."""
+        return x
+
+    def _hooked(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        if metadata.no_penalties:
+            return metadata
+        before = _Before(lambda x: self.before_penalties(x, metadata))
+        processors = metadata.logitsprocs
+        early = (*processors.non_argmax_invariant, before)
+        return replace(metadata, logitsprocs=replace(processors, non_argmax_invariant=early))
+
     def shown(self, output: SamplerOutput) -> SamplerOutput:
         """Return the output with logprobs that the caller gets."""
         return output
+
+
+class _Before(LogitsProcessor):
+    """A processor that acts last of those before the penalties."""
+
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        self.act = act
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        pass
+
+    def apply(self, logits: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
+        return self.act(logits)
 
 
 class RightEngine(ReferenceEngine):
