@@ -225,8 +225,9 @@ def _unbroken(plan: Plan, tally: Tally, name: ClauseId, stands: Standing) -> tup
     if done < wanted:
         what = "its cases crashed" if name in tally.crashed else "not all cases ran"
         return Status.INCONCLUSIVE, f"{what}: {done} of {wanted}"
-    left = f"{len(unasked)} cases not run: {unasked[0]}" if unasked else ""
-    return Status.PASS, "; ".join(filter(None, (tally.figures.get(name, ""), left)))
+    left = [f"{len(unasked)} cases not run: {unasked[0]}"] if unasked else []
+    dear = [f"not run: {one.words}" for one in plan.sequential.unplanned if one.clause == name]
+    return Status.PASS, "; ".join(filter(None, (tally.figures.get(name, ""), *left, *dear)))
 
 
 def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:

@@ -28,12 +28,12 @@ def free_bytes(device: str = "cpu") -> int:
     return int(figures.get("MemAvailable", ["0"])[0]) * 1024
 
 
-def memory_short(device: str = "cpu") -> str:
-    """Say how much memory is missing for `ELEMENTS` logits; empty if there is enough."""
-    wanted, free = (1 + SHARES) * 4 * ELEMENTS, free_bytes(device)
+def memory_short(device: str = "cpu", elements: int = ELEMENTS) -> str:
+    """Say how much memory is missing for so many logits; empty if there is enough."""
+    wanted, free = (1 + SHARES) * 4 * elements, free_bytes(device)
     if free >= wanted:
         return ""
-    tensor = 4 * ELEMENTS / 1e9
+    tensor = 4 * elements / 1e9
     return (
         f"{free / 1e9:.1f} GB are free on {device}, {wanted / 1e9:.0f} GB are wanted for "
         f"{1 + SHARES} tensors of {tensor:.1f} GB"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.independence import PlannedPairs, plan_pairs
+from refsampler.conformance.checks.independence import PlannedPairs, plan_pairs, unplanned_pairs
 from refsampler.conformance.checks.tail import (
     RESOLUTION,
     TAIL,
@@ -58,7 +58,7 @@ class Sequential:
     Attributes:
         tails: one a grade.
         pairs: cases of the independence clauses, before everything else.
-        unplanned: what the profile's time does not allow.
+        unplanned: what the profile's time or the machine does not allow.
 
     """
 
@@ -124,6 +124,7 @@ def plan_sequential(
     counts = {clause: sum(one.required for one in tails) for clause in (TAIL, RESOLUTION)}
     for pair in pairs:
         counts[pair.clause] = counts.get(pair.clause, 0) + 1
+    unplanned = (*unplanned, *unplanned_pairs(capabilities, profile, owned))
     return Sequential(tails, pairs, unplanned, {key: n for key, n in counts.items() if n})
 
 

@@ -6,16 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
-from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.base import Asked, Check, Kind, SideBySide, clause_ids
-from refsampler.conformance.checks.processes import packed, unpacked
-from refsampler.conformance.designed.tails import FLAT_VOCAB, flat_case
+from refsampler.conformance.checks.base import Asked, Check, Kind, SideBySide
+from refsampler.conformance.checks.pairs import INDEPENDENCE, SIZES, Pairing, Size
+from refsampler.conformance.checks.processes import unpacked
+from refsampler.conformance.checks.tail import Unplanned
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.budget import Budget
 from refsampler.conformance.evidence.guarantees import BETA
@@ -24,141 +24,14 @@ from refsampler.conformance.evidence.pair_guarantees import (
     call_pairs_needed,
     smallest_detectable_pairs,
 )
-from refsampler.conformance.evidence.pairings import Lag, call_lags, row_lags, stream_lags
+from refsampler.conformance.evidence.pairings import Lag
 from refsampler.conformance.evidence.pool import case_log_threshold
 from refsampler.conformance.evidence.shifts import PAIR_SHARE, ShiftedPairs
 from refsampler.conformance.evidence.stream_pairs import StreamPairs
-from refsampler.conformance.series import Later, SeriesSubject
-from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Power
 from refsampler.law import target_law
 
-__all__ = ["CHECKS", "INDEPENDENCE", "Pairing", "PlannedPairs", "plan_pairs"]
-
-_ENGINE_ROWS = 512
-
-INDEPENDENCE = clause_ids("independence.rows", "independence.calls", "independence.streams")
-
-
-class Pairing(StrEnum):
-    """What is paired with what."""
-
-    ROWS = "rows of one call"
-    CALLS = "successive calls"
-    UNIFORMS = "later torch uniforms"
-    RACE = "later torch race"
-    THREADS = "two threads"
-    PROCESSES = "processes without seeds"
-    SEEDED_PROCESSES = "processes with other seeds"
-
-    @property
-    def in_processes(self) -> bool:
-        """Whether the streams are those of processes."""
-        return self in (Pairing.PROCESSES, Pairing.SEEDED_PROCESSES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Rows of a call, and how many calls a profile makes."""
-
-    name: str
-    clause: ClauseId
-    pairing: Pairing
-    rows: int
-    calls: tuple[tuple[str, int], ...]
-    lags: tuple[Lag, ...]
-
-    def case(self, profile: str) -> Case:
-        """Return the flat row."""
-        return flat_case(self.clause, dict(self.calls)[profile])
-
-    def applies(self, capabilities: Capabilities) -> bool:
-        """Whether a backend can be asked at all."""
-        explicit = self.pairing is Pairing.SEEDED_PROCESSES
-        return not explicit or Feature.SEED in capabilities.features
-
-    def rows_for(self, capabilities: Capabilities) -> int:
-        """Return the rows of a call; an engine admits every row as a request of its own."""
-        return min(self.rows, _ENGINE_ROWS) if capabilities.level == 3 else self.rows
-
-    def streams(self, case: Case) -> int:
-        """Return how many streams the subject draws; in full one of three processes may differ."""
-        if self.pairing.in_processes:
-            return 2 if case.calls == dict(self.calls)["quick"] else 3
-        return 2 if self.pairing is Pairing.THREADS else 1
-
-    def ask(self, subject: OpenSubject, case: Case) -> Asked:
-        """Draw all calls of a case; runs where the subject lives."""
-        rows = self.rows_for(subject.capabilities)
-        streams = SeriesSubject(subject.backend, subject.run_seed)
-        match self.pairing:
-            case Pairing.THREADS:
-                ids = streams.threads(case, rows, case.calls)
-            case Pairing.ROWS | Pairing.CALLS:
-                ids = streams.series(case, rows, case.calls).ids[None]
-            case Pairing.UNIFORMS | Pairing.RACE:
-                uniforms = self.pairing is Pairing.UNIFORMS
-                later = Later.UNIFORMS if uniforms else Later.RACE
-                found = streams.series(case, rows, case.calls, later)
-                # of a flat law, u gives the id floor(u V)
-                scale = case.logits.vocab if uniforms else 1
-                ids = np.stack([found.ids, (found.later * scale).astype(np.int64)])
-            case Pairing.PROCESSES | Pairing.SEEDED_PROCESSES:
-                explicit = self.pairing is Pairing.SEEDED_PROCESSES
-                ids = streams.own_stream(case, rows, case.calls, explicit=explicit)
-        drawn = rows * case.calls * (2 if self.pairing is Pairing.THREADS else 1)
-        return Asked(draws=drawn, ids=packed(ids))
-
-    def together(self, case: Case, asked: tuple[Asked, ...]) -> Asked:
-        """Put the streams of processes side by side."""
-        streams = np.stack([unpacked(one.ids, case.calls, -1) for one in asked])
-        return Asked(draws=sum(one.draws for one in asked), ids=packed(streams))
-
-
-_ROWS, _CALLS, _STREAMS = INDEPENDENCE
-_SIZES = (
-    # calls are averaged here, so more of them say no more
-    _Size(
-        "independent-rows",
-        _ROWS,
-        Pairing.ROWS,
-        2**14,
-        (("quick", 2), ("full", 4)),
-        row_lags(2**14, FLAT_VOCAB),
-    ),
-    # and rows here
-    _Size(
-        "independent-calls", _CALLS, Pairing.CALLS, 512, (("quick", 64), ("full", 512)), call_lags()
-    ),
-    _Size(
-        "later-uniforms",
-        _STREAMS,
-        Pairing.UNIFORMS,
-        1024,
-        (("quick", 8), ("full", 64)),
-        stream_lags(),
-    ),
-    _Size("later-race", _STREAMS, Pairing.RACE, 1024, (("quick", 6), ("full", 48)), stream_lags(4)),
-    _Size(
-        "threads", _STREAMS, Pairing.THREADS, 512, (("quick", 32), ("full", 256)), stream_lags(4)
-    ),
-    _Size(
-        "processes",
-        _STREAMS,
-        Pairing.PROCESSES,
-        256,
-        (("quick", 24), ("full", 96)),
-        stream_lags(4),
-    ),
-    _Size(
-        "processes-seeded",
-        _STREAMS,
-        Pairing.SEEDED_PROCESSES,
-        128,
-        (("quick", 24), ("full", 96)),
-        stream_lags(4),
-    ),
-)
+__all__ = ["CHECKS", "INDEPENDENCE", "Pairing", "PlannedPairs", "plan_pairs", "unplanned_pairs"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,15 +97,29 @@ def plan_pairs(
     capabilities: Capabilities, profile: str, budget: Budget, owned: frozenset[ClauseId]
 ) -> tuple[PlannedPairs, ...]:
     """Plan the cases of the owned clauses."""
-    sizes = [size for size in _SIZES if size.clause in owned and size.applies(capabilities)]
+    sizes = [one for one in SIZES if one.clause in owned and one.applies(capabilities, profile)]
     counts = Counter(size.clause for size in sizes)
     return tuple(
         _planned(capabilities, size, profile, budget, 1 / counts[size.clause]) for size in sizes
     )
 
 
+def unplanned_pairs(
+    capabilities: Capabilities, profile: str, owned: frozenset[ClauseId]
+) -> tuple[Unplanned, ...]:
+    """Return which far rows are not paired, and why."""
+    left = [
+        (one, one.unfit(capabilities))
+        for one in SIZES
+        if one.far and one.clause in owned and not one.applies(capabilities, profile)
+    ]
+    return tuple(
+        Unplanned(one.clause, f"rows {one.far}{f': {why}' if why else ''}") for one, why in left
+    )
+
+
 def _planned(
-    capabilities: Capabilities, size: _Size, profile: str, budget: Budget, share: float
+    capabilities: Capabilities, size: Size, profile: str, budget: Budget, share: float
 ) -> PlannedPairs:
     case = size.case(profile)
     logits = case.logits.build(case.dtype.torch)
@@ -261,7 +148,7 @@ def _planned(
 
 
 def _seen(
-    size: _Size, rows: int, calls: int, probs: FloatArray, delta: float, log_threshold: float
+    size: Size, rows: int, calls: int, probs: FloatArray, delta: float, log_threshold: float
 ) -> Power:
     bets = 2 * len(size.lags) * len(RATES)
     what = f"{size.pairing}: a row copies its partner with probability"
@@ -275,19 +162,20 @@ def _seen(
         rate = min(rates, default=math.inf)
     else:
         averaged = math.log(calls) if size.pairing is Pairing.ROWS else 0.0
-        # the lag with the fewest pairs, half a call, has as many as the others: blocks alternate
-        pairs = rows // 2 if size.pairing is Pairing.ROWS else calls * (rows - 64)
+        held = [len(lag.within(np.arange(rows))[0]) for lag in size.lags if not lag.calls]
+        fewest = min((one for one in held if one), default=0)
+        pairs = fewest if size.pairing is Pairing.ROWS else calls * (rows - 64)
         rate = smallest_detectable_pairs(probs, pairs, bets, log_threshold + averaged, delta=delta)
     return Power(f"{what} {rate:.2g}", 0.0 if math.isinf(rate) else 1 - BETA)
 
 
-def _check(size: _Size) -> Check:
+def _check(size: Size) -> Check:
     def cases(_capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
-        return (size.case("quick"),)
+        return (size.first_case,)
 
     beside = SideBySide(size.streams, size.together) if size.pairing.in_processes else None
     return Check(size.name, (size.clause,), Kind.PAIRS, cases, ask=size.ask, beside=beside)
 
 
-CHECKS: tuple[Check, ...] = tuple(_check(size) for size in _SIZES)
+CHECKS: tuple[Check, ...] = tuple(_check(size) for size in SIZES)
 """Equal flat rows: a copied draw is seen after a handful of pairs."""

@@ -88,7 +88,7 @@ class PlannedTail:
 
 @dataclass(frozen=True, slots=True)
 class Unplanned:
-    """What the profile's time does not allow.
+    """What the profile's time or the machine does not allow.
 
     Attributes:
         clause: that it would have spoken about.

@@ -24,6 +24,6 @@ def tail_case(grade: float) -> Case:
     return batch(TAIL_VOCAB, [(recipe, request())], "draw.tail", "draw.resolution")
 
 
-def flat_case(clause: str, calls: int) -> Case:
+def flat_case(clause: str, calls: int, vocab: int = FLAT_VOCAB) -> Case:
     """Return one flat row that is asked in so many successive calls."""
-    return batch(FLAT_VOCAB, [(flat(), request())], clause, calls=calls)
+    return batch(vocab, [(flat(), request())], clause, calls=calls)
