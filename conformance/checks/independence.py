@@ -67,8 +67,8 @@ class PlannedPairs:
 
     @property
     def name(self) -> str:
-        """Unique in its clause."""
-        return f"{self.case.id} {self.pairing}"
+        """Unique in its clause; two checks may ask the same case of other rows."""
+        return f"{self.case.id} {self.check.name}"
 
     @property
     def draws(self) -> int:
