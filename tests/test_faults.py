@@ -45,13 +45,13 @@ order:
 
 temperature:
 
-penalty-history: B026 B039 B054 B104 B135 B138 B152 B190
+penalty-history:
 
-row-mixing: B001 B011 B037 B062 B070 B079 B080 B107 B122 B179 B191
+row-mixing:
 
-seeds: B002 B005 B022 B075 B099 B105 B139 B165
+seeds:
 
-frozen-noise: B004 B034 B071 B087 B092 B146 B156
+frozen-noise:
 
 precision: B046 B091 B120 B125 B134 B141 B178
 
