@@ -34,7 +34,7 @@ from refsampler.backends.process_messages import (
 )
 from refsampler.backends.registry import BackendNotFound, resolve
 from refsampler.conformance.case import Case, decode_case
-from refsampler.conformance.checks import all_checks
+from refsampler.conformance.scripts.conversation import check_called
 from refsampler.conformance.subject import OpenSubject, SubjectError
 
 __all__ = ["main"]
@@ -120,7 +120,7 @@ def _answered(
 
 def _conversed(subject: OpenSubject, case: Case, name: str) -> Answer:
     """Hold the conversation of the check of that name."""
-    check = next(one for one in all_checks() if one.name == name)
+    check = check_called(name)
     assert check.ask is not None
     return Told(check.ask(subject, case))
 

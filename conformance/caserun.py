@@ -15,9 +15,10 @@ from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
 from refsampler.conformance.decisions import Tally
+from refsampler.conformance.findings import finding_record
 from refsampler.conformance.isolation import AskedSubject, ask_check
 from refsampler.conformance.plan import PlannedCase
-from refsampler.conformance.records import CaseRecord, FindingRecord, ReportWriter
+from refsampler.conformance.records import CaseRecord, ReportWriter
 from refsampler.conformance.subject import Draw, SubjectError
 
 __all__ = ["Judged", "case_record", "judge_case", "run_case"]
@@ -159,12 +160,6 @@ def case_record(
         clauses=case.clauses,
         draws=draws,
         seconds=round(seconds, 6),
-        findings=tuple(_finding_record(one) for one in findings),
+        findings=tuple(finding_record(one) for one in findings),
         shrunk_from=shrunk_from,
-    )
-
-
-def _finding_record(one: Finding) -> FindingRecord:
-    return FindingRecord(
-        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates, one.given
     )

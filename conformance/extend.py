@@ -1,4 +1,4 @@
-"""Extending a plan by cases of the user's own, before anything runs."""
+"""Plans that are more or less than `make_plan` makes: with recorded cases, or one case alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from refsampler.conformance.case import encode_case
+from refsampler.conformance.case import Case, encode_case
+from refsampler.conformance.checks.base import Check
+from refsampler.conformance.checks.independence import PlannedPairs
+from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.recorded import CHECKS, recorded_cases
 from refsampler.conformance.checks.rows import EVERY_CASE
-from refsampler.conformance.plan import Plan, PlannedCase
+from refsampler.conformance.checks.tail import PlannedTail
+from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
+from refsampler.conformance.sequential import Sequential
 
-__all__ = ["with_recorded"]
+__all__ = ["plan_of", "with_recorded"]
 
 
 def with_recorded(plan: Plan, path: Path) -> Plan:
@@ -30,3 +35,26 @@ def with_recorded(plan: Plan, path: Path) -> Plan:
     for one in added:
         counts.update({*one.case.clauses, *EVERY_CASE})
     return replace(plan, cases=(*plan.cases, *added), planned=dict(counts))
+
+
+def plan_of(plan: Plan, check: Check, case: Case) -> Plan | None:
+    """Return the part of a plan that draws one case which evidence judges; None if there is none."""
+
+    def meant(one: PlannedLaw | PlannedMixed | PlannedTail | PlannedPairs) -> bool:
+        return one.check.name == check.name and one.case.id == case.id
+
+    laws = tuple(one for one in plan.laws if meant(one))
+    mixed = tuple(one for one in plan.mixed if meant(one))
+    tails = tuple(one for one in plan.sequential.tails if meant(one))
+    pairs = tuple(one for one in plan.sequential.pairs if meant(one))
+    if not (laws or mixed or tails or pairs):
+        return None
+    return replace(
+        plan,
+        standings=tuple(one for one in plan.standings if one[0].id in case.clauses),
+        cases=(),
+        laws=laws,
+        mixed=mixed,
+        sequential=Sequential(tails, pairs),
+        planned=dict.fromkeys(case.clauses, 1),
+    )

@@ -20,16 +20,17 @@ from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 from refsampler.conformance.evidence.pool import ClausePool
+from refsampler.conformance.findings import finding_of
 from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.records import (
     CaseRecord,
     Checkpoint,
-    FindingRecord,
     LawRecord,
     MixedRecord,
     Record,
     ReportWriter,
 )
+from refsampler.conformance.sequential import Sequential
 
 __all__ = ["NOTHING", "Finished", "checkpoint", "gather", "plan_digest"]
 
@@ -69,6 +70,15 @@ class Finished:
             clauses = (_RETURNS,)
         tally.count(clauses, record.draws, record.seconds)
         return True
+
+    def book_shown(self, planned: Sequential, writer: ReportWriter, tally: Tally) -> None:
+        """Book what pairs and tails, which one shard judges alone, showed beside their evidence."""
+        pairs = [(one.check, one.case) for one in planned.pairs]
+        for check, case in (*pairs, *((one.check, one.case) for one in planned.tails)):
+            record = self.cases.get((check.name, case.id))
+            if record is not None:
+                writer.write(record)
+                tally.book(case, _findings(record))
 
     def book_law(
         self,
@@ -171,17 +181,4 @@ def _component(plain: tuple[str, float | None, float | None]) -> Component:
 
 
 def _findings(record: CaseRecord) -> tuple[Finding, ...]:
-    return tuple(_finding(one) for one in record.findings)
-
-
-def _finding(one: FindingRecord) -> Finding:
-    return Finding(
-        ClauseId(one.clause),
-        one.expected,
-        one.seen,
-        one.charge,
-        one.row,
-        one.call,
-        tuple(ClauseId(name) for name in one.candidates),
-        None if one.given is None else ClauseId(one.given),
-    )
+    return tuple(finding_of(one) for one in record.findings)

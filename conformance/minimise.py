@@ -7,12 +7,12 @@ only if it fails once more on fresh seeds; otherwise the next larger one is trie
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from refsampler.backends.protocol import DType
-from refsampler.conformance.case import Case, Layout
+from refsampler.conformance.case import Case, Layout, SessionStep
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.params import SamplingParams
 from refsampler.request import Request
@@ -66,6 +66,7 @@ def minimise(
 def smaller_cases(case: Case) -> Iterator[Case]:
     """Yield cases that ask less, the boldest cuts first; each is legal where `case` is."""
     if case.steps:
+        yield from _shorter_sessions(case)
         return
     yield from _fewer_rows(case)
     if case.calls > 1:
@@ -78,6 +79,39 @@ def smaller_cases(case: Case) -> Iterator[Case]:
     yield from _plainer_requests(case)
     yield from _plainer_logits(case)
     yield from _smaller_vocabulary(case)
+
+
+def _shorter_sessions(case: Case) -> Iterator[Case]:
+    """Leave out steps at either end, then requests; who stays stands at each step as before."""
+    count = len(case.steps)
+    names = list(dict.fromkeys(name for step in case.steps for name in step.ids))
+    for kept in dict.fromkeys((count // 2, count - 1)):
+        if kept > 0:
+            yield _session(case, range(kept), names)
+            yield _session(case, range(count - kept, count), names)
+    half = len(names) // 2
+    for gone in (names[:half], names[half:], *([name] for name in names)):
+        if 0 < len(gone) < len(names):
+            yield _session(case, range(count), [name for name in names if name not in gone])
+
+
+def _session(case: Case, numbers: range, names: Sequence[int]) -> Case:
+    """Return the session of these steps and requests; steps without any go."""
+    rows: list[int] = []
+    steps: list[SessionStep] = []
+    removed: tuple[int, ...] = ()
+    start = 0
+    for number, step in enumerate(case.steps):
+        places = [at for at, name in enumerate(step.ids) if name in names and number in numbers]
+        removed += step.removed
+        if places:
+            rows += [start + at for at in places]
+            steps.append(SessionStep(tuple(step.ids[at] for at in places), removed))
+            removed = ()
+        start += len(step.ids)
+    recipe = replace(case.logits, rows=tuple(case.logits.rows[row] for row in rows))
+    requests = tuple(case.requests[row] for row in rows)
+    return replace(case, logits=recipe, requests=requests, steps=tuple(steps))
 
 
 def _fewer_rows(case: Case) -> Iterator[Case]:

@@ -9,27 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-import numpy as np
-
 from refsampler.clauses import ClauseId
-from refsampler.conformance.case import Case, decode_case, encode_case
-from refsampler.conformance.caserun import judge_case
-from refsampler.conformance.checks import Check, Finding, all_checks
+from refsampler.conformance.case import Case, decode_case
+from refsampler.conformance.caserun import case_record, judge_case
+from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.decisions import Decision
-from refsampler.conformance.evidence.law import LawProcess
+from refsampler.conformance.findings import finding_of, finding_record
 from refsampler.conformance.isolation import GuardedSubject
-from refsampler.conformance.law_script import law_script
 from refsampler.conformance.minimise import minimise
-from refsampler.conformance.plan import LAW, Plan, PlannedLaw
-from refsampler.conformance.records import (
-    CaseRecord,
-    FindingRecord,
-    LawRecord,
-    ReportWriter,
-    read_report,
-)
-from refsampler.conformance.repro_script import Shown, script
+from refsampler.conformance.plan import Plan
+from refsampler.conformance.records import CaseRecord, FindingRecord, ReportWriter, read_report
+from refsampler.conformance.scripts.adapter import head
+from refsampler.conformance.scripts.conversation import conversation_body, writing
+from refsampler.conformance.scripts.evidence import evident
+from refsampler.conformance.scripts.expressions import one_line
+from refsampler.conformance.scripts.rows import RESULTS, Shown, row_script
 from refsampler.conformance.verdict import Status
 
 __all__ = ["FOLDER", "Reproducer", "reproduce"]
@@ -39,12 +33,9 @@ FOLDER: Final = "repro"
 
 _CLAUSE_SECONDS: Final = 4.0
 _ALL_SECONDS: Final = 15.0
-_ENOUGH: Final = math.log(1e6)
-"""Log e-value that a law has to reach on fresh seeds alone before it is shown (rules of shrinking)."""
-_FRESH_CALLS: Final = 2**40
-"""Number of the first call whose seed the run did not use."""
-
 _ENDED: Final = ("the process died", "no answer within", "out of memory", "unreadable answer")
+_BY_EVIDENCE: Final = (Kind.LAW, Kind.TAIL, Kind.PAIRS)
+"""Kinds of checks whose cases are drawn thousands of times: one batch shows nothing again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +45,8 @@ class Reproducer:
     Attributes:
         clause: that is broken.
         case: its id.
-        script: where the script lies; None if a conversation or a pairing of calls shows it, which
-            only `refsampler replay` holds again.
+        script: where the script lies; None if the conversation that shows it cannot be written down,
+            so that only `refsampler replay` holds it again.
 
     """
 
@@ -100,55 +91,65 @@ def reproduce(
     for old in folder.glob("*.py"):
         old.unlink()
     ends = min(deadline, time.monotonic() + _ALL_SECONDS)
-    failed = [one for one in decisions if one.verdict.status is Status.FAIL]
+    failed = any(one.verdict.status is Status.FAIL for one in decisions)
     records = _failing_records(report) if failed else ()
-    loudest = _loudest_law(report, plan) if failed else None
-    mixed = {one.case.id for one in plan.mixed}
-    shown = list(decisions)
-    made = []
+    shown, made = list(decisions), []
     for place, decision in enumerate(decisions):
-        if decision not in failed:
+        if decision.verdict.status is not Status.FAIL or decision.verdict.case is None:
             continue
-        clause = decision.verdict.clause
+        clause_ends = min(ends, time.monotonic() + _CLAUSE_SECONDS)
+        again = _Again(subject, plan, report, writer, clause_ends)
         found = _find(records, decision)
-        if found is not None:
-            clause_ends = min(ends, time.monotonic() + _CLAUSE_SECONDS)
-            smaller = _smaller(subject, clause, found, clause_ends)
-            if smaller is not None:
-                writer.write(_record(smaller, found.case.id))
-                shown[place] = _pointing(decision, smaller)
-                found = smaller
-            text = _script(subject, plan, clause, found)
-            path = None if text is None else _written(folder, clause, found.case.id, text)
-            made.append(Reproducer(clause, found.case.id, path))
-        elif loudest is not None and clause == LAW and decision.verdict.case not in mixed:
-            draws = _law_draws(subject, loudest, min(ends, time.monotonic() + 2 * _CLAUSE_SECONDS))
-            text = law_script(loudest.case, subject.spec, plan.capabilities, plan.run_seed, draws)
-            name = loudest.case.id
-            made.append(Reproducer(clause, name, _written(folder, clause, name, text)))
-            replay = f"refsampler replay {name}"
-            shown[place] = replace(
-                decision, verdict=replace(decision.verdict, case=name, replay=replay)
-            )
-        elif decision.verdict.case is not None:
-            made.append(Reproducer(clause, decision.verdict.case, None))
+        if found is not None and found.check.kind not in _BY_EVIDENCE:
+            shown[place], case, text = again.of_case(decision, found)
+        else:
+            shown[place], case, text = again.of_evidence(decision)
+        clause = decision.verdict.clause
+        path = None if text is None else _written(folder, clause, case, text)
+        made.append(Reproducer(clause, case, path))
     return tuple(shown), tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What showing one failure again takes."""
+
+    subject: GuardedSubject
+    plan: Plan
+    report: Path
+    writer: ReportWriter
+    deadline: float
+
+    def of_case(self, decision: Decision, found: _Failed) -> tuple[Decision, str, str | None]:
+        """Return the decision about the smallest case found, its id and its script."""
+        clause = decision.verdict.clause
+        smaller = _smaller(self.subject, clause, found, self.deadline)
+        if smaller is not None:
+            finding = finding_of(smaller.finding)
+            record = case_record(
+                smaller.check, smaller.case, (finding,), 0, 0.0, shrunk_from=found.case.id
+            )
+            self.writer.write(record)
+            decision, found = _pointing(decision, smaller), smaller
+        return decision, found.case.id, _script(self.subject, self.plan, clause, found)
+
+    def of_evidence(self, decision: Decision) -> tuple[Decision, str, str | None]:
+        """Return the decision about the case whose draws show it best, its id and its script."""
+        verdict = decision.verdict
+        assert verdict.case is not None
+        found = evident(
+            self.subject, self.plan, self.report, verdict.clause, verdict.case, self.deadline
+        )
+        if found is None:
+            return decision, verdict.case, None
+        replay = f"refsampler replay {found.case}"
+        verdict = replace(verdict, case=found.case, replay=replay)
+        return replace(decision, verdict=verdict), found.case, found.script
 
 
 def _failing_records(report: Path) -> tuple[CaseRecord, ...]:
     found = (one for one in read_report(report) if isinstance(one, CaseRecord))
     return tuple(one for one in found if one.findings)
-
-
-def _loudest_law(report: Path, plan: Plan) -> PlannedLaw | None:
-    """Return the law case that says most against the backend for each logit drawn."""
-    said = {
-        one.id: one.log_e / (one.draws or 1)
-        for one in read_report(report)
-        if isinstance(one, LawRecord)
-    }
-    drawn = [one for one in plan.laws if one.case.id in said]
-    return max(drawn, key=lambda one: said[one.case.id] / one.case.logits.vocab, default=None)
 
 
 def _find(records: Sequence[CaseRecord], decision: Decision) -> _Failed | None:
@@ -168,7 +169,7 @@ def _smaller(
 ) -> _Failed | None:
     """Return a smaller failure; None where asking again would cost a process each time."""
     ended = found.finding.seen.startswith(_ENDED) or subject.spent
-    if ended or found.check.ask is not None:
+    if ended or (found.check.ask is not None and not found.case.steps):
         return None
     search = _Search(subject, clause, found)
     smallest = minimise(found.case, search.fails, search.fails_again, deadline=deadline)
@@ -194,7 +195,7 @@ class _Search:
             return
         for one in judged.findings:
             if self.clause in (one.clause, *one.candidates):
-                yield _finding_record(replace(one, clause=self.clause, candidates=(self.clause,)))
+                yield finding_record(replace(one, clause=self.clause, candidates=(self.clause,)))
 
     def fails(self, case: Case) -> bool:
         """Whether a candidate breaks the clause in the same way: by an error, or without one."""
@@ -210,25 +211,6 @@ class _Search:
         return self.found.finding.expected.split()[:2]
 
 
-def _finding_record(one: Finding) -> FindingRecord:
-    return FindingRecord(
-        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates, one.given
-    )
-
-
-def _record(found: _Failed, original: str) -> CaseRecord:
-    return CaseRecord(
-        check=found.check.name,
-        id=found.case.id,
-        case=msgspec.Raw(encode_case(found.case)),
-        clauses=found.case.clauses,
-        draws=0,
-        seconds=0.0,
-        findings=(found.finding,),
-        shrunk_from=original,
-    )
-
-
 def _pointing(decision: Decision, found: _Failed) -> Decision:
     """Return the decision with the minimal case in place of the one that decided it."""
     expected, seen = found.finding.expected, found.finding.seen
@@ -242,20 +224,44 @@ def _pointing(decision: Decision, found: _Failed) -> Decision:
 
 
 def _script(subject: GuardedSubject, plan: Plan, clause: ClauseId, found: _Failed) -> str | None:
-    """Return the script of the arrangement that fails; None if no single batch is asked."""
-    if found.check.ask is not None or found.case.steps:
+    """Return the script of the arrangement that fails, or of the whole conversation."""
+    spec, ask = subject.spec, found.check.ask
+    plain = ask is None and found.check.judge is None
+    body = "" if plain else _conversation(subject, found)
+    if not body and ask is None:
+        arrangements = found.check.arrange(found.case)
+        place = _failing_place(arrangements, found)
+        expected, seen = found.finding.expected, found.finding.seen
+        shown = Shown(
+            str(clause),
+            arrangements[place],
+            f"{found.case.id}/{place}",
+            expected,
+            seen,
+            judged=plain,
+        )
+        return row_script(shown, spec, plan.capabilities, plan.run_seed)
+    if not body:
         return None
-    arrangements = found.check.arrange(found.case)
-    place = _failing_place(arrangements, found)
-    shown = Shown(
-        str(clause),
-        arrangements[place],
-        f"{found.case.id}/{place}",
-        found.finding.expected,
-        found.finding.seen,
-        judged=found.check.judge is None,
+    words = one_line(found.finding.expected), one_line(found.finding.seen)
+    beginning = head(
+        spec,
+        title=f"{clause} is broken by {spec}: the calls that show it.",
+        words=f"\n\nexpected  {words[0]}\nseen      {words[1]}",
+        replay=f"refsampler replay {found.case.id}",
     )
-    return script(shown, subject.spec, plan.capabilities, plan.run_seed)
+    raises = found.finding.expected in RESULTS
+    return beginning + conversation_body(body, *words, raises=raises)
+
+
+def _conversation(subject: GuardedSubject, found: _Failed) -> str:
+    """Hold the conversation once more; empty if it cannot be written down."""
+    if found.finding.seen.startswith(_ENDED) or subject.spent:
+        return ""
+    try:
+        return subject.ask(writing(found.check), found.case).script
+    except Exception:  # noqa: BLE001 - what cannot be asked again has no script
+        return ""
 
 
 def _failing_place(arrangements: Sequence[Case], found: _Failed) -> int:
@@ -264,21 +270,6 @@ def _failing_place(arrangements: Sequence[Case], found: _Failed) -> int:
     if words.startswith("arrangement "):
         return min(int(words.split()[1].strip(",")) - 1, len(arrangements) - 1)
     return 0
-
-
-def _law_draws(subject: GuardedSubject, law: PlannedLaw, deadline: float) -> int:
-    """Return how many draws on fresh seeds reach an e-value of 1e6; the planned ones at most."""
-    vocab = law.case.logits.vocab
-    rows = max(1, min(2**13, 2**20 // vocab, law.draws))
-    process, call = LawProcess(law.law), _FRESH_CALLS
-    while process.log_e < _ENOUGH and process.draws < law.draws and time.monotonic() < deadline:
-        try:
-            ids = subject.sample_many(law.case, rows, call)
-        except Exception:  # noqa: BLE001 - what cannot be drawn is shown with the planned draws
-            return law.draws
-        process.update(np.bincount(ids[(ids >= 0) & (ids < vocab)], minlength=vocab))
-        call += 1
-    return max(rows, process.draws) if process.log_e >= _ENOUGH else law.draws
 
 
 def _written(folder: Path, clause: ClauseId, case: str, text: str) -> Path:

@@ -107,6 +107,8 @@ def run(
     _run_mixed(plan, asking, pool, law_done)
     if share.last:
         run_tails(subject, sequential, writer, tally, pools, ended)
+    elif share == NONE:
+        finished.book_shown(sequential, writer, tally)
     if minimise and share != NONE and not ended():
         shrink_generated(subject, plan, writer, tally)
     seconds = time.monotonic() - started

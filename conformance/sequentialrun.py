@@ -11,6 +11,7 @@ import numpy as np
 from refsampler.backends.process import SubjectDidNotOpen, WorkerFault
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, encode_case
+from refsampler.conformance.caserun import case_record
 from refsampler.conformance.checks import Check, Finding
 from refsampler.conformance.checks.tail import (
     LOOKS,
@@ -60,7 +61,7 @@ def run_pairs(
             asked = ask_check(subject, one.check, one.case)
         except SubjectError as error:
             found = Finding(_RETURNS, "a result", str(error))
-            tally.book(one.case, (found,))
+            _show(one.check, one.case, (found,), writer, tally)
             tally.crashed.add(one.clause)
             continue
         except (SubjectDidNotOpen, WorkerFault) as error:
@@ -92,6 +93,15 @@ def run_pairs(
             )
         )
         tally.count((one.clause,), one.draws, seconds)
+
+
+def _show(
+    check: Check, case: Case, found: tuple[Finding, ...], writer: ReportWriter, tally: Tally
+) -> None:
+    """Record and book what a case showed beside its evidence."""
+    if found:
+        writer.write(case_record(check, case, found, 0, 0.0))
+    tally.book(case, found)
 
 
 def _ours(tally: Tally, check: Check, case: Case, error: Exception) -> None:
@@ -185,7 +195,7 @@ def _run_tail(
             seconds=round(seconds, 6),
         )
     )
-    tally.book(one.case, findings)
+    _show(one.check, one.case, findings, writer, tally)
     done = (TAIL,) * (complete or missed) + (RESOLUTION,) * (distinct is not None)
     tally.count(done if one.required else (), drawn, seconds)
     if missed:

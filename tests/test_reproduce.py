@@ -16,7 +16,8 @@ from refsampler.conformance.case import Case, Layout
 from refsampler.conformance.cli import main
 from refsampler.conformance.designed.build import batch, peak, request, row
 from refsampler.conformance.minimise import minimise, smaller_cases
-from refsampler.conformance.repro_script import Shown, script
+from refsampler.conformance.scripts.rows import Shown
+from refsampler.conformance.scripts.rows import row_script as script
 from tests.broken_samplers import OneMore, RightSampler
 
 ROOT = Path(__file__).parents[1]

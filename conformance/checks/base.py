@@ -105,6 +105,7 @@ class Asked:
         figures: clause and a measured figure in words, reported whatever the verdict.
         ids: drawn, where evidence judges them, as the check packs them.
         unasked: why this backend could not be asked; empty if it was.
+        script: that holds the conversation again, where one was asked for.
 
     """
 
@@ -113,6 +114,7 @@ class Asked:
     figures: tuple[tuple[ClauseId, str], ...] = ()
     ids: bytes = b""
     unasked: str = ""
+    script: str = ""
 
 
 def alone(case: Case) -> tuple[Case, ...]:

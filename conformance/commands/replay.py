@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from refsampler.conformance.case import Case, decode_case
 from refsampler.conformance.caserun import judge_case
-from refsampler.conformance.checks import Finding, Kind, all_checks
+from refsampler.conformance.checks import Check, Finding, Kind, all_checks
 from refsampler.conformance.commands.opening import isolation_options, opened
 from refsampler.conformance.commands.verdict_table import failure_lines
+from refsampler.conformance.decisions import Decision, exit_code
+from refsampler.conformance.extend import plan_of, with_recorded
 from refsampler.conformance.isolation import GuardedSubject
-from refsampler.conformance.plan import LAW, make_plan
+from refsampler.conformance.plan import make_plan
 from refsampler.conformance.recorded import add_folder
 from refsampler.conformance.records import (
     CaseRecord,
     Header,
     LawRecord,
     MixedRecord,
+    PairsRecord,
     ReportWriter,
+    TailRecord,
     read_report,
 )
 from refsampler.conformance.runner import run
-from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.threads import one_thread
-from refsampler.conformance.verdict import ExitCode, Status
+from refsampler.conformance.verdict import ExitCode, LogE, Status
 
 __all__ = ["replay"]
 
 _RUNS = Path("reports") / "runs"
 _REPORT = "report.jsonl"
+_BY_EVIDENCE = (Kind.LAW, Kind.MIXED, Kind.TAIL, Kind.PAIRS)
+
+_Recorded = CaseRecord | LawRecord | MixedRecord | TailRecord | PairsRecord
 
 
 @click.command()
@@ -62,7 +68,7 @@ def replay(
     """Run CASE again: an id out of the latest report, or a file with a case."""
     if logits is not None:
         add_folder(logits)
-    spec, found, run_seed = backend, None, seed or 0
+    spec, found, run_seed, profile = backend, None, seed or 0, "quick"
     if Path(case).is_file():
         found = decode_case(Path(case).read_bytes())
     else:
@@ -71,7 +77,7 @@ def replay(
             if header is not None and record is not None:
                 spec, name = backend or header.spec, record.check
                 run_seed = header.run_seed if seed is None else seed
-                found = decode_case(bytes(record.case))
+                found, profile = decode_case(bytes(record.case)), header.profile
                 break
     if found is None:
         raise click.BadParameter(f"no report has a case {case!r}", param_hint="CASE")
@@ -81,8 +87,8 @@ def replay(
     if name not in checks:
         raise click.BadParameter(f"no check is called {name!r}", param_hint="--check")
     with one_thread(), opened(spec, run_seed, isolate, timeout_s, memory_gib) as subject:
-        if checks[name].kind in (Kind.LAW, Kind.MIXED):
-            sys.exit(_replay_law(subject, found, run_seed))
+        if checks[name].kind in _BY_EVIDENCE:
+            sys.exit(_draw_again(subject, checks[name], found, run_seed, profile, logits))
         judged = judge_case(subject, checks[name], found)
     click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
     click.echo("\n".join(_finding_lines(judged.findings)))
@@ -98,24 +104,42 @@ def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield "nothing wrong was seen"
 
 
-def _replay_law(subject: GuardedSubject, case: Case, run_seed: int) -> int:
-    """Draw the law again, as often as a quick run does, and return the exit status."""
-    made = make_plan(subject.capabilities, glob=LAW, run_seed=run_seed)
-    laws = tuple(one for one in made.laws if one.case.id == case.id)
-    mixed = tuple(one for one in made.mixed if one.case.id == case.id)
-    if not (laws or mixed):
-        raise click.BadParameter(f"no law is planned of case {case.id}", param_hint="CASE")
-    parts = replace(made, cases=(), laws=laws, mixed=mixed)
-    alone = replace(parts, sequential=Sequential(), planned={LAW: 1})
+def _draw_again(
+    subject: GuardedSubject,
+    check: Check,
+    case: Case,
+    run_seed: int,
+    profile: str,
+    logits: Path | None,
+) -> int:
+    """Draw a case that evidence judges as often as the run did, and return the exit status."""
+    made = make_plan(subject.capabilities, profile=profile, run_seed=run_seed)
+    alone = plan_of(made if logits is None else with_recorded(made, logits), check, case)
+    if alone is None:
+        raise click.BadParameter(f"no draws are planned of case {case.id}", param_hint="CASE")
     outcome = run(subject, alone, ReportWriter(None))
-    click.echo(f"law {case.id} on {subject.spec}, run seed {run_seed}: {outcome.draws:,} draws")
+    about = f"case {case.id} of {check.name} on {subject.spec}, run seed {run_seed}"
+    click.echo(f"{about}: {outcome.draws:,} draws")
     for decision in outcome.decisions:
-        for line in failure_lines(decision):
-            click.echo(line)
-    failed = any(one.verdict.status is Status.FAIL for one in outcome.decisions)
-    if not failed:
-        click.echo("nothing wrong was seen")
-    return ExitCode.DOES_NOT if failed else ExitCode.CONFORMS
+        click.echo("\n".join([*failure_lines(decision), *_evidence_lines(decision)]))
+    for error in outcome.errors:
+        click.echo(f"harness error: {error}", err=True)
+    return exit_code(outcome.decisions, outcome.errors)
+
+
+def _evidence_lines(decision: Decision) -> Iterator[str]:
+    """Say what the draws show of a clause that they do not break."""
+    verdict = decision.verdict
+    if verdict.status is Status.FAIL:
+        return
+    evidence = ""
+    if isinstance(verdict.certainty, LogE):
+        reached, needed = verdict.certainty.log_e, verdict.certainty.log_threshold
+        tens = math.log(10)
+        evidence = f": e-value 10^{reached / tens:.1f}, 10^{needed / tens:.1f} needed"
+    yield f"{verdict.clause}: nothing wrong was seen{evidence}"
+    if decision.reason:
+        yield f"  {decision.reason}"
 
 
 def _reports(folder: Path | None) -> list[Path]:
@@ -124,13 +148,11 @@ def _reports(folder: Path | None) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _find(
-    report: Path, case: str
-) -> tuple[Header | None, CaseRecord | LawRecord | MixedRecord | None]:
+def _find(report: Path, case: str) -> tuple[Header | None, _Recorded | None]:
     header = None
     for record in read_report(report):
         if isinstance(record, Header):
             header = record
-        if isinstance(record, CaseRecord | LawRecord | MixedRecord) and record.id.startswith(case):
+        if isinstance(record, _Recorded) and record.id.startswith(case):
             return header, record
     return header, None
