@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -305,7 +306,7 @@ def check(
 def _print_scripts(made_again: Sequence[Reproducer]) -> None:
     for one in made_again:
         if one.script is not None:
-            click.echo(f"{one.clause} shown without refsampler: python {one.script}")
+            click.echo(f"{one.clause} shown again: python {shlex.quote(str(one.script))}")
 
 
 def _update(path: Path, outcome: Outcome, name: str) -> None:

@@ -113,7 +113,8 @@ def _draw_again(
     logits: Path | None,
 ) -> int:
     """Draw a case that evidence judges as often as the run did, and return the exit status."""
-    made = make_plan(subject.capabilities, profile=profile, run_seed=run_seed)
+    glob = next(iter(case.clauses), "*")
+    made = make_plan(subject.capabilities, profile=profile, glob=glob, run_seed=run_seed)
     alone = plan_of(made if logits is None else with_recorded(made, logits), check, case)
     if alone is None:
         raise click.BadParameter(f"no draws are planned of case {case.id}", param_hint="CASE")
