@@ -9,32 +9,65 @@ from pathlib import Path
 from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.checks.base import Check
 from refsampler.conformance.checks.independence import PlannedPairs
-from refsampler.conformance.checks.mixed import PlannedMixed
-from refsampler.conformance.checks.recorded import CHECKS, recorded_cases
+from refsampler.conformance.checks.law import prepare
+from refsampler.conformance.checks.mixed import PlannedMixed, mixed_power
+from refsampler.conformance.checks.recorded import (
+    CHECKS,
+    law_draws,
+    recorded_cases,
+    recorded_laws,
+)
 from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.checks.tail import PlannedTail
-from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
+from refsampler.conformance.evidence.guarantees import pooled_powers
+from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.sequential import Sequential
 
 __all__ = ["plan_of", "with_recorded"]
 
 
 def with_recorded(plan: Plan, path: Path) -> Plan:
-    """Return the plan with a case for each row of a file of recorded logits.
+    """Return the plan with a case and a law for each row of a file of recorded logits.
+
+    The laws join those of `draw.law` before the first draw, with equal weights, so that the run
+    still fails a right backend at most as often as it promises.
 
     Raises:
         RecordingError: the file cannot be read.
 
     """
-    (check,) = CHECKS
+    of_rows, of_laws = CHECKS
     added = tuple(
-        PlannedCase(check, case, case.id, encode_case(case), len(case.requests) * case.calls, 0.0)
+        PlannedCase(of_rows, case, case.id, encode_case(case), len(case.requests) * case.calls, 0.0)
         for case in recorded_cases(path, plan.capabilities)
+    )
+    owned = {clause.id for clause, stands in plan.standings if stands.status is None}
+    cases = tuple(recorded_laws(path, plan.capabilities)) if LAW in owned else ()
+    laws = tuple(
+        PlannedLaw(
+            of_laws,
+            case,
+            law_draws(case.logits.vocab, len(cases), plan.profile),
+            prepare(case, plan.capabilities),
+        )
+        for case in cases
     )
     counts = Counter(plan.planned)
     for one in added:
         counts.update({*one.case.clauses, *EVERY_CASE})
-    return replace(plan, cases=(*plan.cases, *added), planned=dict(counts))
+    for law in laws:
+        counts.update({*law.case.clauses})
+    plan = replace(plan, cases=(*plan.cases, *added), planned=dict(counts))
+    return _with_laws(plan, laws) if laws else plan
+
+
+def _with_laws(plan: Plan, added: tuple[PlannedLaw, ...]) -> Plan:
+    """Add laws, and say anew what all of them would see: each has a smaller weight now."""
+    laws = (*plan.laws, *added)
+    powers = pooled_powers(tuple((one.law, one.draws) for one in laws), plan.log_threshold)
+    count = len(laws) + len(plan.mixed)
+    powers += tuple(mixed_power(one, plan.log_threshold, count) for one in plan.mixed)
+    return replace(plan, laws=laws, would_see=powers)
 
 
 def plan_of(plan: Plan, check: Check, case: Case) -> Plan | None:

@@ -16,6 +16,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.decisions import Decision
+from refsampler.conformance.extend import with_recorded
 from refsampler.conformance.finished import Finished, gather, plan_digest
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import (
@@ -76,11 +77,16 @@ class Shards:
     missing: tuple[int, ...]
 
 
-def read_shards(reports: Sequence[Path]) -> Shards:
+def read_shards(reports: Sequence[Path], logits: Path | None = None) -> Shards:
     """Read the shards' reports.
+
+    Args:
+        reports: one a shard.
+        logits: the file of recorded logits that the shards were given.
 
     Raises:
         CannotMerge: they are not shards of one plan.
+        RecordingError: the file cannot be read.
         OSError: a report cannot be read.
 
     """
@@ -102,8 +108,12 @@ def read_shards(reports: Sequence[Path]) -> Shards:
     plan = make_plan(
         first.capabilities, profile=first.profile, glob=first.clauses, run_seed=first.run_seed
     )
+    plan = plan if logits is None else with_recorded(plan, logits)
     if plan_digest(plan) != first.plan:
-        raise CannotMerge("this version of refsampler plans otherwise: allowed is that of the run")
+        raise CannotMerge(
+            "another plan is made now: allowed are the version of refsampler and the --logits of the"
+            " shards"
+        )
     together = [record for records in read for record in records]
     verdicts = tuple(one for one in together if isinstance(one, VerdictRecord))
     missing = sorted({*range(1, count + 1)} - {number for number, _ in numbers})
