@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from refsampler.backends.registry import BackendBroken, BackendNotFound
+from refsampler.clauses import ClauseId
 from refsampler.conformance.commands.verdict_table import markdown
 from refsampler.conformance.expectations import (
     Expectation,
@@ -20,7 +21,7 @@ from refsampler.conformance.expectations import (
     stale_entries,
 )
 from refsampler.conformance.gate import REPORTS, Wanted
-from refsampler.conformance.isolation import AskedSubject, guarded
+from refsampler.conformance.isolation import AskedSubject, GuardedSubject, guarded
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.reporting.records import (
@@ -29,6 +30,7 @@ from refsampler.conformance.reporting.records import (
     verdict_record,
 )
 from refsampler.conformance.reporting.results import clause_results
+from refsampler.conformance.reproduce import reproduce
 from refsampler.conformance.results import RunResult
 from refsampler.conformance.runner import run
 from refsampler.conformance.subject import OpenSubject
@@ -87,6 +89,7 @@ def _run(
     known: Sequence[Expectation],
 ) -> RunResult:
     name = subject.capabilities.name
+    scripts: dict[ClauseId, str] = {}
     plan = make_plan(subject.capabilities, profile=profile, glob=wanted.glob, run_seed=run_seed)
     folder.mkdir(parents=True, exist_ok=True)
     with ReportWriter((folder / "report.jsonl").open("wb")) as writer:
@@ -94,6 +97,11 @@ def _run(
         outcome = run(subject, plan, writer, stop=lambda: getattr(subject, "spent", False))
         decisions = apply_expectations(outcome.decisions, known, name)
         outcome = replace(outcome, decisions=decisions)
+        if isinstance(subject, GuardedSubject):
+            report = folder / "report.jsonl"
+            decisions, made_again = reproduce(subject, plan, report, writer, decisions)
+            scripts = {one.clause: str(one.script) for one in made_again if one.script is not None}
+            outcome = replace(outcome, decisions=decisions)
         code = expected_exit_code(decisions, outcome.errors)
         line = expected_headline(decisions, code)
         for decision in decisions:
@@ -105,7 +113,7 @@ def _run(
     stale = {one.entry.clause: one.why for one in stale_entries(decisions, known, name)}
     results = tuple(
         msgspec.structs.replace(one, stale=stale.get(one.clause, ""))
-        for one in clause_results(decisions, len(plan.standings), options)
+        for one in clause_results(decisions, len(plan.standings), options, scripts)
     )
     return RunResult(
         backend=wanted.backend,

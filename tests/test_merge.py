@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from refsampler.conformance.cli import main
 from refsampler.conformance.designed.laws import law_cases
+from tests.broken_streams import Independent
 
 WRONG = "tests.broken_samplers:OneMore"
 
@@ -86,3 +87,53 @@ def test_what_is_not_one_plan_is_refused(cli):
     without = cli("check", WRONG, "--shard", "1/2", "--in-process")
     assert without.exit_code == 2
     assert "--shard needs --seed" in without.output
+
+
+@pytest.mark.parametrize(
+    ("name", "glob", "code"),
+    [
+        ("Independent", "draw.tail", 0),
+        ("TailDropped", "draw.tail", 1),
+        ("Independent", "independence.calls", 0),
+        ("Reseeded", "independence.calls", 1),
+    ],
+)
+def test_tails_and_pairs_keep_the_verdict_of_the_shard_that_asked(cli, tmp_path, name, glob, code):
+    words = ("check", f"tests.broken_streams:{name}", "--clause", glob, "--seed", "5")
+    assert cli(*words, "--in-process", "--report", "whole").exit_code == code
+    for one in (1, 2):
+        cli(*words, "--in-process", "--report", f"part{one}", "--shard", f"{one}/2")
+    merged = cli("merge", "part1", "part2", "--report", "merged")
+    assert merged.exit_code == code, merged.output
+    assert verdicts(tmp_path / "merged") == verdicts(tmp_path / "whole")
+
+
+def test_what_a_pair_of_calls_shows_beside_its_evidence_is_merged(cli):
+    words = ("check", "tests.test_merge:Raises", "--clause", "independence.calls", "--seed", "5")
+    for one in (1, 2):
+        cli(*words, "--in-process", "--report", f"part{one}", "--shard", f"{one}/2")
+    merged = cli("merge", "part1", "part2", "--report", "merged")
+    assert merged.exit_code == 1, merged.output
+    assert "FAIL output.returns" in merged.output
+
+
+class Raises(Independent):
+    """Has no noise to give."""
+
+    def uniforms(self, rows):
+        raise RuntimeError(f"no noise for {rows} rows")
+
+
+def test_expected_failures_of_shards_are_read_as_by_check(cli, tmp_path):
+    for one in (1, 2):
+        check(cli, f"part{one}", "--shard", f"{one}/2")
+    known = tmp_path / "known.toml"
+    entry = '[[expect]]\nclause = "{}"\nstatus = "fail"\nreason = "one id too many"\n'
+    known.write_text(entry.format("top-k.keep") + entry.format("top-k.off"))
+    words = ("merge", "part1", "part2", "--report", "merged", "--expectations", str(known))
+    merged = cli(*words)
+    assert merged.exit_code == 0, merged.output
+    assert "matches expectations" in merged.output
+    assert "stale expectation of top-k.off" in merged.output
+    known.write_text("[[expect]]")
+    assert cli(*words).exit_code == 2

@@ -116,11 +116,14 @@ def test_a_wrong_backend_fails_with_expected_seen_sure_smallest_replay(folder):
     text = ran.stdout.str()
     assert f"refsampler/{wrong}::top-k.keep FAILED" in text
     assert "refsampler/native::top-k.keep PASSED" in text
-    failure = text.partition("\nFAIL top-k.keep\n")[2].splitlines()[:5]
+    failure = text.partition("\nFAIL top-k.keep\n")[2].splitlines()[:6]
     assert [line.split()[0] for line in failure] == [
-        *("expected", "seen", "sure", "smallest", "replay")
+        *("expected", "seen", "sure", "smallest", "replay", "script")
     ]
-    assert failure[-1].endswith("--report out/kernels_here-wrong-top-k")
+    assert failure[-2].endswith("--report out/kernels_here-wrong-top-k")
+    script = Path(failure[-1].split()[-1])
+    assert script.parent == Path("out/kernels_here-wrong-top-k/repro")
+    assert script.is_file()
     assert "Traceback" not in text
     assert Path("out/kernels_here-wrong-top-k/report.jsonl").is_file()
     cases = elements_of("out.xml")

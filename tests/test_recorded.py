@@ -9,9 +9,11 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from refsampler.conformance.case import decode_case, encode_case
-from refsampler.conformance.checks.recorded import recorded_cases
+from refsampler.conformance.checks.recorded import law_draws, recorded_cases
 from refsampler.conformance.cli import main
+from refsampler.conformance.extend import with_recorded
 from refsampler.conformance.faults.right import RightKernel
+from refsampler.conformance.plan import LAW, make_plan
 from refsampler.conformance.recorded import (
     FOLDERS,
     RecordedRow,
@@ -106,3 +108,61 @@ def test_check_judges_recorded_rows_and_replays_them(file, tmp_path, monkeypatch
     refused = cli("check", "native", "--clause", "top-k.off", "--logits", __file__)
     assert refused.exit_code == 2
     assert "test_recorded.py" in refused.output
+
+
+def test_recorded_rows_have_laws_of_their_own(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # nothing but the recorded rows, so that they show it
+    monkeypatch.setattr("refsampler.conformance.checks.law.law_cases", lambda: ())
+    # what would be seen, and rows of many laws, are tested elsewhere and take seconds
+    for module in ("plan", "extend"):
+        monkeypatch.setattr(f"refsampler.conformance.{module}.pooled_powers", lambda *_: ())
+    monkeypatch.setattr("refsampler.conformance.plan.plan_mixed", lambda *_: ((), ""))
+    capabilities = RightKernel.capabilities
+    without = make_plan(capabilities, glob="draw.law", run_seed=3)
+    made = with_recorded(without, file)
+    # the second row of b has one likely id only, which is no law to test
+    rows = [one.case.logits.rows[0].recorded for one in made.laws]
+    assert [(row.tensor, row.row) for row in rows if row is not None] == [("a", 0), ("b", 0)]
+    assert made.planned[LAW] == 2
+    # not of a run that does not ask for the clause
+    other = with_recorded(make_plan(capabilities, glob="top-k.off", run_seed=3), file)
+    assert other.laws == ()
+
+    def cli(*words):
+        return CliRunner().invoke(main, words)
+
+    about = ("--clause", "draw.law", "--seed", "3", "--logits", str(file), "--in-process")
+    for name, code in (("RightKernel", 0), ("Warmer", 1)):
+        backend = f"tests.broken_samplers:{name}"
+        ran = cli("check", backend, *about, "--report", name)
+        assert ran.exit_code == code, ran.output
+    (script,) = (tmp_path / "Warmer" / "repro").glob("draw.law-*.py")
+    case = script.stem.rpartition("-")[2]
+    assert case in {one.case.id for one in made.laws}
+    again = cli("replay", case, "--report", "Warmer", "--logits", str(file), "--in-process")
+    assert again.exit_code == 1, again.output
+    for one in (1, 2):
+        part = ("--report", f"part{one}", "--shard", f"{one}/2")
+        cli("check", "tests.broken_samplers:RightKernel", *about, *part)
+    shards = ("merge", "part1", "part2", "--report", "merged")
+    merged = cli(*shards, "--logits", str(file))
+    assert merged.exit_code == 0, merged.output
+    refused = cli(*shards)
+    assert refused.exit_code == 2
+    assert "--logits of the" in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize(
+    ("vocab", "rows", "profile", "draws"),
+    [
+        (5, 1, "quick", 200_000),
+        (4096, 1, "quick", 8192),
+        (4096, 1, "full", 65536),
+        # 2^28 logits for all rows
+        (4096, 64, "quick", 1024),
+        (2**17, 1000, "quick", 64),
+    ],
+)
+def test_a_recorded_row_is_drawn_about_as_often_as_others(vocab, rows, profile, draws):
+    assert law_draws(vocab, rows, profile) == draws

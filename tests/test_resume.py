@@ -66,6 +66,22 @@ def test_a_killed_run_ends_as_it_would_have(cli, tmp_path, backend, glob):
     assert cli("check", backend, "--resume", "--report", str(killed)).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "glob"), [("Independent", "draw.tail"), ("Reseeded", "independence.calls")]
+)
+def test_tails_and_pairs_are_asked_again(cli, tmp_path, name, glob):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    backend = f"tests.broken_streams:{name}"
+    ended = cli("check", backend, "--clause", glob, "--seed", "5", "--report", str(whole))
+    lines = (whole / "report.jsonl").read_bytes().splitlines(keepends=True)
+    killed.mkdir()
+    # killed behind the first of them
+    (killed / "report.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    again = cli("check", backend, "--resume", "--report", str(killed))
+    assert again.exit_code == ended.exit_code, again.output
+    assert without_seconds(killed) == without_seconds(whole)
+
+
 def test_another_plan_is_not_resumed(cli, tmp_path):
     folder = tmp_path / "r"
     cli("check", RIGHT, "--clause", "top-k.*", "--seed", "5", "--report", str(folder))

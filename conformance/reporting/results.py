@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from refsampler.clauses import Level
+from refsampler.clauses import ClauseId, Level
 from refsampler.conformance.commands.verdict_table import failure_lines
 from refsampler.conformance.decisions import Decision, exit_code
 from refsampler.conformance.expectations import as_expected
@@ -15,12 +17,13 @@ from refsampler.conformance.verdict import ExitCode, LogE, Status
 __all__ = ["clause_result", "clause_results"]
 
 
-def clause_result(decision: Decision, replay_options: str = "") -> ClauseResult:
+def clause_result(decision: Decision, replay_options: str = "", script: str = "") -> ClauseResult:
     """Return a decision as it is shown.
 
     Args:
         decision: about one clause.
         replay_options: added to the command that replays its case.
+        script: that shows a failure again; empty without one.
 
     """
     verdict = decision.verdict
@@ -29,6 +32,7 @@ def clause_result(decision: Decision, replay_options: str = "") -> ClauseResult:
         decision = replace(decision, verdict=replace(verdict, replay=replay))
     text = "\n".join(failure_lines(decision))
     text = text or f"{verdict.status.name}: {decision.reason or verdict.effect}".rstrip(": ")
+    text += f"\nscript    python {shlex.quote(script)}" if script else ""
     unsupported = verdict.status is Status.UNSUPPORTED
     return ClauseResult(
         clause=verdict.clause,
@@ -49,7 +53,10 @@ def clause_result(decision: Decision, replay_options: str = "") -> ClauseResult:
 
 
 def clause_results(
-    decisions: Sequence[Decision], selected: int, replay_options: str = ""
+    decisions: Sequence[Decision],
+    selected: int,
+    replay_options: str = "",
+    scripts: Mapping[ClauseId, str] = MappingProxyType({}),
 ) -> tuple[ClauseResult, ...]:
     """Return the results of a run.
 
@@ -57,9 +64,12 @@ def clause_results(
         decisions: those about selected clauses first, as `decide` gives them.
         selected: how many clauses were.
         replay_options: added to the commands that replay a case.
+        scripts: clause -> the script that shows its failure again.
 
     """
-    results = tuple(clause_result(one, replay_options) for one in decisions)
+    results = tuple(
+        clause_result(one, replay_options, scripts.get(one.verdict.clause, "")) for one in decisions
+    )
     return (*results[:selected], _not_selected(results[selected:]))
 
 
