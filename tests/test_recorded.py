@@ -112,6 +112,7 @@ def test_check_judges_recorded_rows_and_replays_them(file, tmp_path, monkeypatch
 
 def test_recorded_rows_have_laws_of_their_own(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("refsampler.conformance.checks.recorded._MOST_DRAWS", 80_000)
     # nothing but the recorded rows, so that they show it
     monkeypatch.setattr("refsampler.conformance.checks.law.law_cases", lambda: ())
     # what would be seen, and rows of many laws, are tested elsewhere and take seconds
@@ -133,10 +134,8 @@ def test_recorded_rows_have_laws_of_their_own(file, tmp_path, monkeypatch):
         return CliRunner().invoke(main, words)
 
     about = ("--clause", "draw.law", "--seed", "3", "--logits", str(file), "--in-process")
-    for name, code in (("RightKernel", 0), ("Warmer", 1)):
-        backend = f"tests.broken_samplers:{name}"
-        ran = cli("check", backend, *about, "--report", name)
-        assert ran.exit_code == code, ran.output
+    ran = cli("check", "tests.broken_samplers:Warmer", *about, "--report", "Warmer")
+    assert ran.exit_code == 1, ran.output
     (script,) = (tmp_path / "Warmer" / "repro").glob("draw.law-*.py")
     case = script.stem.rpartition("-")[2]
     assert case in {one.case.id for one in made.laws}
