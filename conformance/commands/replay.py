@@ -150,10 +150,13 @@ def _reports(folder: Path | None) -> list[Path]:
 
 
 def _find(report: Path, case: str) -> tuple[Header | None, _Recorded | None]:
-    header = None
+    header, pairs = None, None
     for record in read_report(report):
         if isinstance(record, Header):
             header = record
         if isinstance(record, _Recorded) and record.id.startswith(case):
-            return header, record
-    return header, None
+            if not isinstance(record, PairsRecord):
+                return header, record
+            # two pairings may ask one case of other rows: the one that says most is meant
+            pairs = record if pairs is None or record.log_e > pairs.log_e else pairs
+    return header, pairs

@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 
 from refsampler.clauses import ClauseId
+from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.tail import RESOLUTION, TAIL, PlannedTail
 from refsampler.conformance.evidence.law import LawProcess
 from refsampler.conformance.isolation import GuardedSubject
 from refsampler.conformance.plan import LAW, Plan, PlannedLaw
-from refsampler.conformance.records import LawRecord, TailRecord, read_report
+from refsampler.conformance.records import LawRecord, PairsRecord, TailRecord, read_report
 from refsampler.conformance.scripts.law import law_script
 from refsampler.conformance.scripts.mixed import mixed_script
 from refsampler.conformance.scripts.pairs import pairs_script
@@ -58,9 +59,8 @@ def evident(
 
     """
     about = subject.spec, plan.capabilities, plan.run_seed
-    for pairs in plan.sequential.pairs:
-        if pairs.case.id == case:
-            return Evident(case, pairs_script(pairs, *about))
+    for pairs in _pairs(report, plan, case):
+        return Evident(case, pairs_script(pairs, *about))
     for mixed in plan.mixed:
         if mixed.case.id == case:
             return Evident(case, mixed_script(mixed, *about))
@@ -75,6 +75,14 @@ def evident(
         return None
     draws = _law_draws(subject, law, deadline)
     return Evident(law.case.id, law_script(law.case, *about, draws))
+
+
+def _pairs(report: Path, plan: Plan, case: str) -> Iterator[PlannedPairs]:
+    """Yield the pairings of a case, the one that says most first: two may ask it of other rows."""
+    records = (one for one in read_report(report) if isinstance(one, PairsRecord))
+    said = {one.check: one.log_e for one in records if one.id == case}
+    found = [one for one in plan.sequential.pairs if one.case.id == case]
+    yield from sorted(found, key=lambda one: -said.get(one.check.name, 0.0))
 
 
 def _planned(plan: Plan, case: str) -> PlannedLaw | None:

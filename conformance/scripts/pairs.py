@@ -12,6 +12,7 @@ from refsampler.conformance.subject import derived_seed
 
 __all__ = ["pairs_script"]
 
+_MOST_LOGITS: Final = 2**27
 _MULTIPLIED: Final = {
     Pairing.ROWS: "rows",
     Pairing.CALLS: "calls",
@@ -145,7 +146,10 @@ sys.exit(1 if total >= math.log(1e6) else 0)
 def pairs_script(
     one: PlannedPairs, spec: str, capabilities: Capabilities, run_seed: int
 ) -> str | None:
-    """Return the text of the script; None of processes whose every row has a seed of its own.
+    """Return the text of the script; None if it cannot be written.
+
+    That is so of processes whose every row has a seed of its own, and of calls of 2^27 logits and
+    more.
 
     Args:
         one: the pairing.
@@ -155,7 +159,7 @@ def pairs_script(
 
     """
     source = Pairing.ROWS if one.pairing is Pairing.CALLS else one.pairing
-    if source not in _SOURCES:
+    if source not in _SOURCES or one.rows * one.case.logits.vocab > _MOST_LOGITS:
         return None
     beginning = adapter_parts(
         one.case,
