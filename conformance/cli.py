@@ -18,6 +18,7 @@ _COMMANDS = {
     "smoke": "smoke",
     "plan": "plan",
     "check": "check",
+    "bench": "bench",
     "replay": "replay",
     "merge": "merge",
     "power": "power",

@@ -64,7 +64,6 @@ class CpuKernel:
         self._shared = threading.Lock()
         self._process = os.getpid()
         self._loops: Any = None
-        self._draw_rows: Any = None
         features = {Feature.SEED, Feature.BITWISE}
         if processed:
             features |= {Feature.PROCESSED, Feature.SAME_PATH}
@@ -102,6 +101,26 @@ class CpuKernel:
         """Return log-probabilities of the law that `draw` draws from."""
         return self.processed_logits(logits, rows).log_softmax(dim=-1)
 
+    def read(self, logits: Float32[Tensor, "B V"], times: int = 1) -> None:
+        """Read contiguous float32 rows, each `times` times in a row: the memory floor.
+
+        Raises:
+            ValueError: the rows are not float32, or not contiguous.
+
+        """
+        loops = self._loops or self._compiled()
+        if _kind(logits) != loops.FLOAT32 or logits.stride(1) != 1:
+            raise ValueError(f"logits = {logits.dtype} of stride {logits.stride()} are refused")
+        batch, vocab = logits.shape
+        job = np.zeros(1, loops.JOB)
+        job["logits"], job["row_stride"] = logits.data_ptr(), logits.stride(0)
+        job["batch"], job["vocab"], job["touch"] = batch, vocab, times
+        self._in_loop(loops.read_rows, job, batch, self._wanted_threads(batch, logits.numel()))
+
+    def draw_after_reading(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Tensor:
+        """Read each row once, then draw from it: its logits are in the cache, nothing else is."""
+        return self._run(logits, rows, None, touch=1)
+
     def prepare(self) -> Compiled:
         """Compile, or load from numba's cache, what a call needs; a second time costs nothing."""
         started = time.perf_counter()
@@ -117,7 +136,6 @@ class CpuKernel:
         if self._loops is None:
             from refsampler.backends.cpu import loops
 
-            self._draw_rows = loops.draw_rows.ctypes
             self._loops = loops
         return self._loops
 
@@ -157,17 +175,17 @@ class CpuKernel:
         addresses = [0 if one is None else one.data_ptr() for one in (*held, *scratch)]
         sizes = (logits.data_ptr(), logits.stride(0), stride, kind, batch, vocab, touch)
         job = np.array([(*sizes, *addresses)], loops.JOB)
-        if self._in_loop(job.ctypes.data, batch, threads) < 0:
+        if self._in_loop(loops.draw_rows, job, batch, threads) < 0:
             _refuse(rows)
         return ids
 
-    def _in_loop(self, job: int, batch: int, threads: int) -> int:
-        """Run the loop, in this thread if another one has the others."""
+    def _in_loop(self, loop: Any, job: np.ndarray, batch: int, threads: int) -> int:
+        """Run a loop, in this thread if another one has the others."""
         if threads == 1 or not self._shared.acquire(blocking=False):
-            return int(self._draw_rows(job, 0, batch, 0))
+            return int(loop.ctypes(job.ctypes.data, 0, batch, 0))
         try:
             self._loops.numba.set_num_threads(threads)
-            return int(self._loops.in_parallel(self._loops.draw_rows.address, job, batch))
+            return int(self._loops.in_parallel(loop.address, job.ctypes.data, batch))
         finally:
             self._shared.release()
 
