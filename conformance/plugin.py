@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -91,8 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _seed(text: str) -> int:
-    if int(text) < 0:
-        raise ValueError(text)
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is refused: allowed is a whole number of at least 0")
     return int(text)
 
 

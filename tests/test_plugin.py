@@ -223,11 +223,19 @@ def test_a_clause_broken_outside_the_selection_fails_too(folder):
     again.assert_outcomes(skipped=1, deselected=1)
 
 
-@pytest.mark.parametrize("option", [("--clause", "no.such"), ("--sampler-seed", "-1")])
-def test_options_are_checked(folder, option):
-    ran = folder.runpytest_inprocess("--backend", "native", *option)
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("--clause", "no.such", "no clause matches"),
+        ("--sampler-seed", "-1", "allowed is a whole number of at least 0"),
+    ],
+)
+def test_options_are_checked(folder, name, value, allowed):
+    ran = folder.runpytest_inprocess("--backend", "native", f"{name}={value}")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    assert option[1] in ran.stderr.str()
+    assert name in ran.stderr.str()
+    assert value in ran.stderr.str()
+    assert allowed in ran.stderr.str()
 
 
 USER_FILE = """
