@@ -1,0 +1,125 @@
+"""Precision: noise with too few levels or too short a range, and sums that stop growing.
+
+Each id's frequency is within any tolerance; only many unlikely ids together show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+from refsampler.backends.protocol import Rows
+from refsampler.conformance.faults.base import Kind, Shelf
+from refsampler.conformance.faults.right import RightKernel, RightSampler
+from refsampler.metadata import SamplingMetadata
+from refsampler.sampler import Sampler, SamplerOutput
+
+__all__ = ["FAULTS"]
+
+FAULTS = Shelf(Kind.PRECISION)
+
+_DEEP = replace(RightKernel.capabilities, floor=1e-8)
+"""These claim ids as unlikely as their reports were about; a tail below the floor fails nobody."""
+
+FAULTS.waits(
+    "B046",
+    "DeepSpec",
+    "deepseek-ai/DeepSpec#31",
+    "spec.draft-law",
+    summary="Drafts are drawn from bfloat16 logits and verified with float32 probabilities.",
+)
+
+
+class _HalfNoise(RightKernel):
+    def noise(
+        self, like: Float64[Tensor, "B V"], generators: Mapping[int, torch.Generator]
+    ) -> Float64[Tensor, "B V"]:
+        """Return -log of uniforms that have the 256 levels of a bfloat16 mantissa."""
+        uniform = torch.exp(-super().noise(like, generators))
+        levels = (uniform * 256).floor().clamp(min=0.5) / 256
+        return -torch.log(levels).bfloat16().double()
+
+
+@FAULTS.fault("B091", "JAX", "jax-ml/jax#30879", "draw.tail")
+class _NoiseOfLogitsDtype(RightSampler):
+    """Half-precision logits are raced with half-precision noise, whose few levels tie."""
+
+    def sample(
+        self, logits: Tensor, metadata: SamplingMetadata, *, logprobs_mode: str | None = None
+    ) -> SamplerOutput:
+        if logits.dtype == torch.float32:
+            return super().sample(logits, metadata, logprobs_mode=logprobs_mode)
+        sampler = Sampler(filter_and_draw=_HalfNoise().draw, folds=RightKernel.capabilities.folds)
+        return sampler(logits, metadata, logprobs_mode=logprobs_mode)
+
+
+@FAULTS.fault("B120", "vLLM", "vllm-project/vllm#22180", "temperature.scale", "nonfinite.contained")
+class _NoMaximumSubtracted(RightKernel):
+    """Weights are exp(x / T), no maximum taken off, so a low temperature overflows to NaN."""
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        weights = torch.exp(x)
+        probs = (weights / weights.sum(dim=-1, keepdim=True)).double()
+        return self.raced(probs, self.noise(probs, rows.generators))
+
+
+@FAULTS.fault("B125", "Tenstorrent", "tenstorrent/tt-metal#56016", "draw.tail")
+class _UniformsBelow99(RightKernel):
+    """Uniforms end at .99, to keep clear of log(0), so no Gumbel noise is above 4.6."""
+
+    def noise(
+        self, like: Float64[Tensor, "B V"], generators: Mapping[int, torch.Generator]
+    ) -> Float64[Tensor, "B V"]:
+        return super().noise(like, generators) - math.log(0.99)
+
+
+class _RunningSum(RightKernel):
+    """Draws by a float32 sum over the row, added up id by id."""
+
+    capabilities = _DEEP
+
+    def weights(self, x: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
+        return torch.softmax(x, dim=-1)
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        weights = self.weights(x).numpy()
+        sums = torch.from_numpy(np.cumsum(weights, axis=-1, dtype=np.float32))
+        uniform = torch.exp(-self.noise(x[:, :1].double(), rows.generators))
+        target = uniform.float() * sums[:, -1:]
+        ids = torch.searchsorted(sums, target, right=True)[:, 0]
+        return ids.clamp(max=x.shape[-1] - 1)
+
+
+@FAULTS.fault("B134", "PyTorch", "pytorch/pytorch#43115", "draw.tail")
+class _SumOfProbabilities(_RunningSum):
+    """The float32 running sum of the probabilities stops growing where the next one is too small."""
+
+
+@FAULTS.fault("B178", "torch7", "torch/torch7#418", "draw.tail")
+class _SumOfWeights(_RunningSum):
+    """The float32 running sum of unnormalised weights saturates, and rare ids are never drawn."""
+
+    def weights(self, x: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
+        return torch.exp(x - x.amax(dim=-1, keepdim=True))
+
+
+@FAULTS.fault("B141", "vLLM V1", "vllm-project/vllm#43150", "draw.tail")
+class _NoiseWithFloor(RightKernel):
+    """Float32 exponential noise ends at 2^-24, so ids more than 17 to 20 nats down cannot win."""
+
+    capabilities = _DEEP
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        probs = torch.softmax(x, dim=-1)
+        if rows.generators:
+            noise = self.noise(probs.double(), rows.generators).float()
+        else:
+            noise = -torch.log(1 - torch.rand_like(probs))
+        score = torch.where(probs > 0, probs / noise.clamp(min=2.0**-24), -1.0)
+        return score.argmax(dim=-1)
