@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import sys
@@ -10,7 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
@@ -23,6 +23,10 @@ __all__ = ["Compiled", "CpuKernel"]
 
 _SMALLEST_SHARED: Final = 2**16
 """Logits of a batch from which on threads are worth their start."""
+
+
+_Job: Final = ctypes.c_int64 * 20
+"""The numbers of a call, in the order of `loops.JOB`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class CpuKernel:
         self._shared = threading.Lock()
         self._process = os.getpid()
         self._loops: Any = None
+        self._draw_rows: Any = None
+        self._read_rows: Any = None
         features = {Feature.SEED, Feature.BITWISE}
         if processed:
             features |= {Feature.PROCESSED, Feature.SAME_PATH}
@@ -112,10 +118,9 @@ class CpuKernel:
         if _kind(logits) != loops.FLOAT32 or logits.stride(1) != 1:
             raise ValueError(f"logits = {logits.dtype} of stride {logits.stride()} are refused")
         batch, vocab = logits.shape
-        job = np.zeros(1, loops.JOB)
-        job["logits"], job["row_stride"] = logits.data_ptr(), logits.stride(0)
-        job["batch"], job["vocab"], job["touch"] = batch, vocab, times
-        self._in_loop(loops.read_rows, job, batch, self._wanted_threads(batch, logits.numel()))
+        sizes = (logits.data_ptr(), logits.stride(0), 1, loops.FLOAT32, batch, vocab, times)
+        job = _Job(*sizes)
+        self._in_loop(self._read_rows, job, batch, self._wanted_threads(batch, logits.numel()))
 
     def draw_after_reading(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Tensor:
         """Read each row once, then draw from it: its logits are in the cache, nothing else is."""
@@ -136,6 +141,8 @@ class CpuKernel:
         if self._loops is None:
             from refsampler.backends.cpu import loops
 
+            # Made anew at every look, hence kept.
+            self._draw_rows, self._read_rows = loops.draw_rows.ctypes, loops.read_rows.ctypes
             self._loops = loops
         return self._loops
 
@@ -174,18 +181,20 @@ class CpuKernel:
         scratch = self._scratch(vocab, threads, kind != loops.FLOAT32 or stride != 1)
         addresses = [0 if one is None else one.data_ptr() for one in (*held, *scratch)]
         sizes = (logits.data_ptr(), logits.stride(0), stride, kind, batch, vocab, touch)
-        job = np.array([(*sizes, *addresses)], loops.JOB)
-        if self._in_loop(loops.draw_rows, job, batch, threads) < 0:
+        job = _Job(*sizes, *addresses)
+        if self._in_loop(self._draw_rows, job, batch, threads) < 0:
             _refuse(rows)
         return ids
 
-    def _in_loop(self, loop: Any, job: np.ndarray, batch: int, threads: int) -> int:
+    def _in_loop(self, loop: Any, job: Any, batch: int, threads: int) -> int:
         """Run a loop, in this thread if another one has the others."""
+        address = ctypes.addressof(job)
         if threads == 1 or not self._shared.acquire(blocking=False):
-            return int(loop.ctypes(job.ctypes.data, 0, batch, 0))
+            return int(loop(address, 0, batch, 0))
         try:
             self._loops.numba.set_num_threads(threads)
-            return int(self._loops.in_parallel(loop.address, job.ctypes.data, batch))
+            function = ctypes.cast(loop, ctypes.c_void_p).value
+            return int(self._loops.in_parallel(function, address, batch))
         finally:
             self._shared.release()
 

@@ -57,10 +57,13 @@ def candidates(
     low, high = np.int64(key(max(base, LOWEST))), np.int64(key(top))
     while low < high:
         middle = (low + high + 1) >> 1
-        if mass_above(values, masses, _SAMPLE, ordered_float(np.int32(middle))) >= wanted:
-            low = middle
-        else:
+        sampled = mass_above(values, masses, _SAMPLE, ordered_float(np.int32(middle)))
+        if sampled < wanted:
             high = middle - 1
+            continue
+        low = middle
+        if sampled <= 1.2 * wanted:
+            break
     least = ordered_float(np.int32(low + 1))
     n = gather(x, pad, BLOCK, blocks, maxima, least, values, ids)
     if n <= 0:

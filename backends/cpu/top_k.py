@@ -113,8 +113,16 @@ def _least_of_top_p(
 @njit(error_model="numpy")
 def pick(masses: Any, n: int, u: float) -> int:
     """Invert the cumulative sum of n masses at u in (0, 1): a place with a mass above 0."""
-    rest, last = u * scaled_sum(masses, 0, n, 1.0), -1
-    for j in range(n):
-        if masses[j] > 0.0 and rest >= 0.0:
-            rest, last = rest - masses[j], j
+    rest, j, last = u * scaled_sum(masses, 0, n, 1.0), 0, -1
+    while j + 16 < n:
+        sixteen = scaled_sum(masses, j, j + 16, 1.0)
+        if sixteen > rest:
+            break
+        rest, j = rest - sixteen, j + 16
+    for i in range(j, n):
+        if masses[i] > 0.0 and rest >= 0.0:
+            rest, last = rest - masses[i], i
+    while last < 0:  # rounding let u end behind the last mass
+        j -= 1
+        last = j if masses[j] > 0.0 else -1
     return last

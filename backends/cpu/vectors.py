@@ -21,6 +21,7 @@ __all__ = [
     "BLOCK",
     "CHORD",
     "CLOSE_ERROR",
+    "bit_count",
     "bits_of_double",
     "bits_of_float",
     "block_above",
@@ -115,11 +116,12 @@ def _chord(
     """Return 2**y, 0 to 6.2 % too large, for y + 127 = (x * slope + offset) / 2**23.
 
     The bits of a float are a straight line between powers of two.  Underflow, -inf and NaN give 0:
-    the clamp comes before the conversion, which is undefined outside of 32 bits.
+    the clamp comes before the conversion, which is undefined outside of 32 bits.  It is at 1/2, which
+    converts to 0 as well, because LLVM makes two instructions of a maximum with 0.
     """
     line = _multiply_add(builder, x, slope, offset)
-    zero = _splat(builder, _FLOAT(0))
-    line = builder.select(builder.fcmp_ordered(">", line, zero), line, zero)
+    half = _splat(builder, _FLOAT(0.5))
+    line = builder.select(builder.fcmp_ordered(">", line, half), line, half)
     bits = builder.fptosi(line, _INTS)
     bound = builder.bitcast(bits, _FLOATS)
     if not close:
@@ -209,11 +211,20 @@ def mask_at_least(_typing: Any, x: Any, _at: Any, _least: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(_typing: Any, _value: Any) -> Any:
-    """Return the number of the lowest bit that is set; the value is not 0."""
-    never_zero = ir.Constant(ir.IntType(1), 1)
+    """Return the number of the lowest bit that is set; 64 if none is."""
+    zero_counts = ir.Constant(ir.IntType(1), 0)
     return (
         types.int64(types.uint64),
-        lambda _context, builder, _signature, args: builder.cttz(args[0], never_zero),
+        lambda _context, builder, _signature, args: builder.cttz(args[0], zero_counts),
+    )
+
+
+@intrinsic
+def bit_count(_typing: Any, _value: Any) -> Any:
+    """Return how many bits are set."""
+    return (
+        types.int64(types.uint64),
+        lambda _context, builder, _signature, args: builder.ctpop(args[0]),
     )
 
 
