@@ -12,6 +12,7 @@ from typing import Final
 from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.mixed import PlannedMixed
 from refsampler.conformance.checks.tail import PlannedTail
+from refsampler.conformance.lawsize import draw_seconds
 from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
 
 __all__ = ["expected_seconds", "group_seconds", "left_out", "total_seconds"]
@@ -19,7 +20,7 @@ __all__ = ["expected_seconds", "group_seconds", "left_out", "total_seconds"]
 _CASE_S: Final = 0.008
 _ROW_S: Final = 6e-5
 _LOGIT_S: Final = 1.2e-7
-_LAW_LOGIT_S: Final = 1.2e-7
+_BUSY: Final = 2.0
 _PLAIN_LOGIT_S: Final = 4e-8
 _PAIR_S: Final = 0.3
 _MIXED_LOGIT_S: Final = 6e-7
@@ -70,7 +71,8 @@ def _by_evidence(plan: Plan) -> tuple[_Drawn, ...]:
 
 def _law_seconds(one: _Drawn) -> float:
     vocab = one.case.logits.vocab
-    each = _LAW_LOGIT_S if isinstance(one, PlannedLaw) else _PLAIN_LOGIT_S
-    each = _MIXED_LOGIT_S if isinstance(one, PlannedMixed) else each
+    if isinstance(one, PlannedLaw):
+        return _BUSY * one.draws * draw_seconds(one.case)
+    each = _MIXED_LOGIT_S if isinstance(one, PlannedMixed) else _PLAIN_LOGIT_S
     looked = _PAIR_S if isinstance(one, PlannedPairs) else 0.0
     return looked + one.draws * vocab * each

@@ -143,7 +143,7 @@ def plan_digest(plan: Plan) -> str:
     for one in plan.cases:
         digest.update(f"{one.check.name}/{one.id}/{one.draws}\n".encode())
     for law in plan.laws:
-        digest.update(f"{law.check.name}/{law.case.id}/{law.draws}\n".encode())
+        digest.update(f"{law.check.name}/{law.case.id}/{law.least}/{law.draws}\n".encode())
     for mixed in plan.mixed:
         digest.update(f"{mixed.check.name}/{mixed.case.id}/{mixed.draws}\n".encode())
     for case in plan.sequential.cases:

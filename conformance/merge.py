@@ -45,6 +45,7 @@ _SAME: Final = (
     "profile",
     "clauses",
     "run_seed",
+    "time_budget",
     "plan",
     "capabilities",
 )
@@ -106,7 +107,11 @@ def read_shards(reports: Sequence[Path], logits: Path | None = None) -> Shards:
     _refuse_twice(read)
     assert first.capabilities is not None
     plan = make_plan(
-        first.capabilities, profile=first.profile, glob=first.clauses, run_seed=first.run_seed
+        first.capabilities,
+        profile=first.profile,
+        glob=first.clauses,
+        run_seed=first.run_seed,
+        time_budget=first.time_budget,
     )
     plan = plan if logits is None else with_recorded(plan, logits)
     if plan_digest(plan) != first.plan:

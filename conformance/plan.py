@@ -11,15 +11,16 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import Clause, ClauseId, load
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Check, Kind, all_checks
-from refsampler.conformance.checks.law import law_draws, prepare
+from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.checks.mixed import PlannedMixed, mixed_power, plan_mixed
 from refsampler.conformance.checks.rows import EVERY_CASE, draw_charge
 from refsampler.conformance.checks.standing import Standing, standing
 from refsampler.conformance.evidence.budget import NEAR_CERTAIN, Ledger
-from refsampler.conformance.evidence.guarantees import BETA, pooled_powers
+from refsampler.conformance.evidence.guarantees import BETA
 from refsampler.conformance.evidence.law import LawCase
+from refsampler.conformance.lawsize import LAW_SHARE, LEAST_SECONDS, SECONDS, Sizes, size_laws
 from refsampler.conformance.sequential import SPLIT, Sequential, plan_sequential
-from refsampler.conformance.verdict import Power
+from refsampler.conformance.verdict import Power, Unplanned
 
 __all__ = ["LAW", "Plan", "PlannedCase", "PlannedLaw", "alpha", "make_plan", "sure", "would_see"]
 
@@ -50,12 +51,24 @@ class PlannedCase:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedLaw:
-    """One law case and its number of draws."""
+    """One law case.
+
+    Attributes:
+        check: that it belongs to.
+        case: of one row.
+        draws: at most.
+        law: exact, with everything that bets on it.
+        least: draws that are made in any case.
+        carried: names of the alternatives whose refutation ends it between the two.
+
+    """
 
     check: Check
     case: Case
     draws: int
     law: LawCase
+    least: int
+    carried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +91,7 @@ class Plan:
         sequential: tails and independence.
         mixed: batches of which every row has another law, after the laws.
         without_mixed: why there are none, in words.
+        unplanned: what the time does not allow.
 
     """
 
@@ -96,6 +110,7 @@ class Plan:
     sequential: Sequential = field(default_factory=Sequential)
     mixed: tuple[PlannedMixed, ...] = ()
     without_mixed: str = ""
+    unplanned: tuple[Unplanned, ...] = ()
 
     @property
     def draws(self) -> int:
@@ -111,6 +126,7 @@ def make_plan(
     glob: str = "*",
     run_seed: int,
     evidence: bool = True,
+    time_budget: float | None = None,
 ) -> Plan:
     """Decide what will run.
 
@@ -120,6 +136,7 @@ def make_plan(
         glob: shell pattern of clause ids; a group's name selects the group.
         run_seed: feeds cases and draws.
         evidence: whether laws, tails and pairs are planned beside the exact cases.
+        time_budget: of the run in seconds; the laws are sized for their share of it.
 
     Raises:
         BudgetExceededError: the near-certain cases would cost more than 1e-10.
@@ -134,14 +151,12 @@ def make_plan(
         ledger.charge(one.check.name, one.charge)
     ledger.seal()
     judged = owned if evidence else frozenset[ClauseId]()
-    laws = tuple(_planned_laws(capabilities, profile, judged))
-    sequential = plan_sequential(capabilities, profile, judged)
     log_threshold = SPLIT.log_threshold(LAW)
-    pairs = tuple((one.law, one.draws) for one in laws)
-    powers = pooled_powers(pairs, log_threshold) if pairs else ()
+    laws, sizes = _planned_laws(capabilities, profile, judged, time_budget)
+    sequential = plan_sequential(capabilities, profile, judged)
     mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
     count = len(laws) + len(mixed)
-    powers += tuple(mixed_power(one, log_threshold, count) for one in mixed)
+    powers = sizes.powers + tuple(mixed_power(one, log_threshold, count) for one in mixed)
     return Plan(
         capabilities,
         profile,
@@ -158,6 +173,7 @@ def make_plan(
         sequential,
         mixed,
         without,
+        (*sizes.unplanned, *sequential.unplanned),
     )
 
 
@@ -200,14 +216,32 @@ def _planned_cases(
 
 
 def _planned_laws(
-    capabilities: Capabilities, profile: str, owned: frozenset[ClauseId]
-) -> Iterator[PlannedLaw]:
-    for check in all_checks():
-        if check.kind is not Kind.LAW or not owned & {*check.clauses}:
-            continue
-        draws = law_draws(profile)
-        for case in check.cases(capabilities, 0):
-            yield PlannedLaw(check, case, draws[case.id], prepare(case, capabilities))
+    capabilities: Capabilities,
+    profile: str,
+    owned: frozenset[ClauseId],
+    time_budget: float | None,
+) -> tuple[tuple[PlannedLaw, ...], Sizes]:
+    found = [
+        (check, case, prepare(case, capabilities))
+        for check in all_checks()
+        if check.kind is Kind.LAW and owned & {*check.clauses}
+        for case in check.cases(capabilities, 0)
+    ]
+    if not found:
+        return (), Sizes((), (), ())
+    share = math.inf if time_budget is None else LAW_SHARE * time_budget
+    sizes = size_laws(
+        [(case, law) for _, case, law in found],
+        LAW,
+        SPLIT.log_threshold(LAW),
+        min(SECONDS[profile], share),
+        min(LEAST_SECONDS[profile], share / len(found)),
+    )
+    laws = tuple(
+        PlannedLaw(check, case, size.most, law, size.least, size.carried)
+        for (check, case, law), size in zip(found, sizes.rows, strict=True)
+    )
+    return laws, sizes
 
 
 def sure(plan: Plan) -> tuple[Power, ...]:

@@ -115,7 +115,8 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     """Counts of one law case after a batch: enough to judge again without sampling again.
 
     `counts` holds [id, count] pairs of ids that were drawn; `log_e` is the case's share of the
-    pooled evidence at that checkpoint.  Without a `checkpoint` the law was cut short.
+    pooled evidence at that checkpoint.  Without a `checkpoint` the law was cut short.  `planned` are
+    the most draws; a law that was accepted early names in `refuted` what it had waited for.
     """
 
     check: str
@@ -127,6 +128,8 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     log_e: float
     seconds: float
     tv_upper: float | None = None
+    planned: int = 0
+    refuted: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
 
 

@@ -18,11 +18,10 @@ from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
 from refsampler.conformance.finished import NOTHING, Finished
 from refsampler.conformance.isolation import AskedSubject
-from refsampler.conformance.lawrun import distance_words, run_law
+from refsampler.conformance.lawrun import law_words, run_law
 from refsampler.conformance.mixedrun import run_mixed
-from refsampler.conformance.plan import LAW, Plan
+from refsampler.conformance.plan import LAW, Plan, PlannedLaw
 from refsampler.conformance.records import LawRecord, ReportWriter
-from refsampler.conformance.sequential import MOST_CELLS
 from refsampler.conformance.sequentialrun import run_pairs, run_tails
 from refsampler.conformance.shards import EVERYTHING, NONE, Share
 from refsampler.conformance.shrinking import shrink_generated
@@ -132,19 +131,18 @@ def _run_laws(
     plan: Plan, asking: _Asking, pool: ClausePool, progress: Callable[[int], None]
 ) -> None:
     """Run every law, until their clause has failed."""
-    uppers: list[float] = []
-    tests = sum(one.law.probs.size <= MOST_CELLS for one in plan.laws)
+    drawn: list[tuple[PlannedLaw, LawRecord]] = []
     writer, tally = asking.writer, asking.tally
     for number, law in enumerate(plan.laws):
         if asking.ended() or pool.failed:
             break
         known = asking.finished.book_law(law, writer, tally, pool)
-        upper = known.tv_upper if isinstance(known, LawRecord) else None
         if known is None and asking.share.has(number):
-            upper = run_law(asking.subject, law, writer, tally, pool, asking.ended, tests)
-        uppers += [] if upper is None else [upper]
+            tests = len(plan.laws)
+            known = run_law(asking.subject, law, writer, tally, pool, asking.ended, tests)
+        drawn += [(law, known)] if isinstance(known, LawRecord) else []
         progress(number + 1)
-    tally.figures[LAW] = distance_words(uppers)
+    tally.figures[LAW] = law_words(drawn)
 
 
 def _run_mixed(

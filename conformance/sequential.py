@@ -14,25 +14,28 @@ from refsampler.conformance.checks.tail import (
     RESOLUTION,
     TAIL,
     PlannedTail,
-    Unplanned,
     plan_tails,
     tail_words,
 )
+from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES, Budget
 from refsampler.conformance.evidence.guarantees import BETA
 from refsampler.conformance.evidence.l1 import L1Test
 from refsampler.conformance.evidence.law import LawCase
+from refsampler.conformance.evidence.partitions import Partition
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
 from refsampler.conformance.evidence.tail import TAIL_BETS
-from refsampler.conformance.verdict import Power
+from refsampler.conformance.verdict import Power, Unplanned
 
 __all__ = [
     "L1_ALPHA",
     "MOST_CELLS",
     "RESOLUTION_ALPHA",
     "SPLIT",
+    "Coarse",
     "Sequential",
     "batch_sizes",
+    "coarse",
     "l1_test",
     "looks",
     "plan_sequential",
@@ -45,7 +48,7 @@ RESOLUTION_ALPHA = FIXED_DRAWS / 3
 L1_ALPHA = FIXED_DRAWS - RESOLUTION_ALPHA
 
 MOST_CELLS = 64
-"""Laws of more cells would need too many draws for a bound in total variation."""
+"""Laws of more cells are looked at in buckets: each would need too many draws."""
 
 _ROW_ELEMENTS = 2**21
 _MOST_ROWS = 2**15
@@ -128,11 +131,35 @@ def plan_sequential(
     return Sequential(tails, pairs, unplanned, {key: n for key, n in counts.items() if n})
 
 
-def l1_test(law: LawCase, draws: int, tests: int) -> L1Test | None:
-    """Return the one look at a law of few cells, charged with a share of `L1_ALPHA`."""
-    if law.probs.size > MOST_CELLS:
-        return None
-    return L1Test(law.probs, law.delta, draws, L1_ALPHA / tests)
+@dataclass(frozen=True, slots=True, eq=False)
+class Coarse:
+    """The view of a law at which distances are looked at.
+
+    Attributes:
+        probs: exact law of the view.
+        view: the buckets; None if these are the cells themselves.
+
+    """
+
+    probs: FloatArray
+    view: Partition | None = None
+
+    def fold(self, counts: IntArray) -> IntArray:
+        """Return the counts of the view, of counts [cells]."""
+        return counts if self.view is None else self.view.fold(counts)
+
+
+def coarse(law: LawCase) -> Coarse:
+    """Return the cells of a law of few, else its first coarse view."""
+    if law.probs.size <= MOST_CELLS:
+        return Coarse(law.probs)
+    view = law.partitions[0]
+    return Coarse(view.probs, view)
+
+
+def l1_test(law: LawCase, draws: int, tests: int) -> L1Test:
+    """Return the one look at a law's distance, charged with a share of `L1_ALPHA`."""
+    return L1Test(coarse(law).probs, law.delta, draws, L1_ALPHA / tests)
 
 
 def batch_sizes(draws: int, vocab: int, most_elements: int | None) -> Iterator[int]:

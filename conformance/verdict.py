@@ -8,7 +8,7 @@ from typing import Literal
 
 from refsampler.clauses import ClauseId
 
-__all__ = ["Certainty", "Exact", "ExitCode", "LogE", "Power", "Status", "Verdict"]
+__all__ = ["Certainty", "Exact", "ExitCode", "LogE", "Power", "Status", "Unplanned", "Verdict"]
 
 
 class Status(StrEnum):
@@ -77,6 +77,20 @@ class Power:
 
     bias: str
     probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unplanned:
+    """What the profile's time or the machine does not allow.
+
+    Attributes:
+        clause: that it would have spoken about.
+        words: what, and what it would have cost.
+
+    """
+
+    clause: ClauseId
+    words: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,7 @@ def small_plan(capabilities: Capabilities, widest: int = 140) -> Plan:
     cases = tuple(
         one for one in plan.cases if one.case.logits.vocab <= widest or "seed" in one.check.name
     )
-    laws = tuple(one for one in plan.laws if one.case.logits.vocab < 100)[:3]
+    laws = tuple(one for one in plan.laws if one.case.logits.vocab < 100 and not one.carried)[:3]
     return replace(plan, cases=cases, laws=laws, mixed=(), sequential=Sequential())
 
 

@@ -215,7 +215,11 @@ def together(*plans: Plan) -> Plan:
         tails=tuple({one.case.id: one for plan in plans for one in plan.sequential.tails}.values()),
         unplanned=tuple(one for plan in plans for one in plan.sequential.unplanned),
     )
-    laws = tuple(replace(one, draws=LAW_DRAWS) for plan in plans for one in plan.laws[:2])
+    laws = tuple(
+        replace(one, draws=LAW_DRAWS, least=LAW_DRAWS, carried=())
+        for plan in plans
+        for one in plan.laws[1:3]
+    )
     return replace(
         first,
         cases=(),

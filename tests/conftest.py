@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis
 import jaxtyping
+import pytest
 from beartype import beartype
 from beartype.roar import BeartypeDecorHintPep673Exception
 
@@ -30,3 +31,10 @@ hypothesis.settings.register_profile(
     "tests", derandomize=True, deadline=None, database=None, print_blob=True
 )
 hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plan laws of a few thousand draws, some of which can be accepted early."""
+    monkeypatch.setattr("refsampler.conformance.plan.LEAST_SECONDS", {"quick": 0.01})
+    monkeypatch.setattr("refsampler.conformance.plan.SECONDS", {"quick": 0.4})

@@ -74,10 +74,10 @@ def test_decision(log_e, components, draws, action, open_):
     assert set(found.refuted) | set(found.open) == {"hot", "cold"}
 
 
-def test_a_hopeless_alternative_does_not_hold_up_acceptance():
+def test_an_alternative_that_is_not_listed_does_not_hold_up_acceptance():
     look = Look(0.0, np.array([-15.0, 0.0]), 600)
-    idle = np.array([False, True])
-    found = decide(look, TWO, 20.0, least_draws=500, most_draws=1000, hopeless=idle)
+    awaited = np.array([True, False])
+    found = decide(look, TWO, 20.0, least_draws=500, most_draws=1000, awaited=awaited)
     assert found.action is Action.ACCEPT_EARLY
     assert found.refuted == ("hot",)
     with pytest.raises(ValueError, match="log_components"):

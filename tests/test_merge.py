@@ -6,17 +6,14 @@ import pytest
 from click.testing import CliRunner
 
 from refsampler.conformance.cli import main
-from refsampler.conformance.designed.laws import law_cases
 from tests.broken_streams import Independent
 
 WRONG = "tests.broken_samplers:OneMore"
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch):
+def cli(tmp_path, monkeypatch, few_draws):
     monkeypatch.chdir(tmp_path)
-    fewer = {case.id: 3000 if case.logits.vocab < 4096 else 600 for case, _ in law_cases()}
-    monkeypatch.setattr("refsampler.conformance.plan.law_draws", lambda _: fewer)
     return lambda *words: CliRunner().invoke(main, words)
 
 

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from refsampler.conformance.cli import main
-from refsampler.conformance.designed.laws import law_cases
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 from refsampler.conformance.evidence.pool import ClausePool, PlannedCase
 from refsampler.conformance.finished import checkpoint, gather
@@ -20,11 +19,8 @@ WRONG = "tests.broken_samplers:OneMore"
 
 
 @pytest.fixture
-def cli(tmp_path, monkeypatch):
+def cli(tmp_path, monkeypatch, few_draws):
     monkeypatch.chdir(tmp_path)
-    # a few batches a law; the command plans with whatever this says
-    fewer = {case.id: 3000 if case.logits.vocab < 4096 else 600 for case, _ in law_cases()}
-    monkeypatch.setattr("refsampler.conformance.plan.law_draws", lambda _: fewer)
 
     def invoke(command, *words):
         return CliRunner().invoke(main, [command, *words, "--in-process"])

@@ -15,7 +15,6 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Kind, SideBySide
 from refsampler.conformance.checks.pairs import INDEPENDENCE, SIZES, Pairing, Size
 from refsampler.conformance.checks.processes import unpacked
-from refsampler.conformance.checks.tail import Unplanned
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.budget import Budget
 from refsampler.conformance.evidence.guarantees import BETA
@@ -28,7 +27,7 @@ from refsampler.conformance.evidence.pairings import Lag
 from refsampler.conformance.evidence.pool import case_log_threshold
 from refsampler.conformance.evidence.shifts import PAIR_SHARE, ShiftedPairs
 from refsampler.conformance.evidence.stream_pairs import StreamPairs
-from refsampler.conformance.verdict import Power
+from refsampler.conformance.verdict import Power, Unplanned
 from refsampler.law import target_law
 
 __all__ = ["CHECKS", "INDEPENDENCE", "Pairing", "PlannedPairs", "plan_pairs", "unplanned_pairs"]

@@ -11,15 +11,9 @@ from refsampler.conformance.designed.laws import law_cases
 from refsampler.conformance.evidence.law import LawCase
 from refsampler.law import target_law
 
-__all__ = ["CHECKS", "PROFILES", "law_draws", "prepare"]
+__all__ = ["CHECKS", "PROFILES", "prepare"]
 
-PROFILES = {"quick": 1, "full": 8}
-"""Profile -> how many times the draws of the quick one."""
-
-
-def law_draws(profile: str) -> dict[str, int]:
-    """Return case id -> draws."""
-    return {case.id: draws * PROFILES[profile] for case, draws in law_cases()}
+PROFILES = ("quick", "full")
 
 
 def prepare(case: Case, capabilities: Capabilities) -> LawCase:
@@ -46,6 +40,6 @@ CHECKS: tuple[Check, ...] = (
         "laws",
         clause_ids("draw.law"),
         Kind.LAW,
-        lambda _capabilities, _run_seed: tuple(case for case, _ in law_cases()),
+        lambda _capabilities, _run_seed: law_cases(),
     ),
 )

@@ -24,6 +24,7 @@ from refsampler.conformance.evidence.tail_guarantees import (
     draws_needed_tail,
     smallest_detectable_tail,
 )
+from refsampler.conformance.verdict import Unplanned
 from refsampler.law import target_law
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
     "RESOLUTION",
     "TAIL",
     "PlannedTail",
-    "Unplanned",
     "plan_tails",
     "prepare_tail",
     "required_grades",
@@ -84,20 +84,6 @@ class PlannedTail:
     def reachable(self) -> float:
         """Return the share of reachable ids that the distinct count is sure to reject."""
         return smallest_detectable_distinct(self.resolution)
-
-
-@dataclass(frozen=True, slots=True)
-class Unplanned:
-    """What the profile's time or the machine does not allow.
-
-    Attributes:
-        clause: that it would have spoken about.
-        words: what, and what it would have cost.
-
-    """
-
-    clause: ClauseId
-    words: str
 
 
 def required_grades(floor: float) -> tuple[float, ...]:

@@ -130,7 +130,9 @@ def check(
         raise click.UsageError("--shard needs --seed: the parts of a plan share one run seed")
     run_seed = run_seed_of(seed)
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
-        made = with_logits(planned(subject.capabilities, profile, glob, run_seed), logits)
+        sized_for = time_budget if stopped is None else stopped.header.time_budget
+        sized = planned(subject.capabilities, profile, glob, run_seed, sized_for)
+        made = with_logits(sized, logits)
         header = header_record(made, backend, time_budget, shard)
         header = header if stopped is None else _same_header(stopped, made, backend, header)
         if form == "pretty":

@@ -44,7 +44,8 @@ seed_option = click.option(
 time_budget_option = click.option(
     "--time-budget",
     type=click.FloatRange(min=0),
-    help="Seconds after which no new case starts; what was not reached is INCONCLUSIVE.",
+    help="Seconds after which no new case starts; what was not reached is INCONCLUSIVE. Laws are"
+    " sized for their share of it.",
 )
 logits_option = click.option(
     "--logits",
@@ -66,11 +67,15 @@ def run_seed_of(seed: int | None) -> int:
     return secrets.randbits(31) if seed is None else seed
 
 
-def planned(capabilities: Capabilities, profile: str, glob: str, run_seed: int) -> Plan:
+def planned(
+    capabilities: Capabilities, profile: str, glob: str, run_seed: int, time_budget: float | None
+) -> Plan:
     """Plan a run, or end the command with status 2 if no clause matches."""
     if not select(glob):
         raise click.BadParameter(f"no clause matches {glob!r}", param_hint="--clause")
-    return make_plan(capabilities, profile=profile, glob=glob, run_seed=run_seed)
+    return make_plan(
+        capabilities, profile=profile, glob=glob, run_seed=run_seed, time_budget=time_budget
+    )
 
 
 def with_logits(made: Plan, logits: Path | None) -> Plan:

@@ -43,7 +43,7 @@ def plan(
     with opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         capabilities = subject.capabilities
     started = time.monotonic()
-    made = planned(capabilities, profile, glob, run_seed)
+    made = planned(capabilities, profile, glob, run_seed, time_budget)
     for line in plan_lines(made, time.monotonic() - started):
         click.echo(line)
     click.echo(f"expected seconds, at the speed of the native sampler: {total_seconds(made):.0f}")

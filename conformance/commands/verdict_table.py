@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -12,7 +13,9 @@ from refsampler.conformance.checks.mixed import stray_power
 from refsampler.conformance.costs import group_seconds
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES
+from refsampler.conformance.evidence.guarantees import smallest_detectable_tv
 from refsampler.conformance.plan import LAW, Plan, alpha, sure
+from refsampler.conformance.sequential import L1_ALPHA, coarse
 from refsampler.conformance.verdict import LogE, Status
 
 __all__ = ["evidence_lines", "failure_lines", "markdown", "plan_lines", "show"]
@@ -114,6 +117,12 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
     ]
     if plan.laws:
         lines.append(f"draw.law would see with probability 1 - 1e-6: {seen or 'nothing'}")
+        lines.append(f"draw.law looks once at distances: {_distances(plan)}")
+        most = sum(one.draws - one.least for one in plan.laws)
+        lines.append(
+            f"draw.law draws {sum(one.least for one in plan.laws):,} ids, and up to {most:,} more "
+            "until the biases that those do not show are refuted"
+        )
     lines += [
         f"draw.law draws {one.case.calls} calls of {len(one.core)} rows, each of a law of its own; "
         f"{stray_power(one).bias}: an id that no right backend gives with probability "
@@ -128,6 +137,16 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _distances(plan: Plan) -> str:
+    """Return which total variation is sure to be seen, whatever its direction, on how many rows."""
+    alpha_each = L1_ALPHA / len(plan.laws)
+    seen = Counter(
+        f"{smallest_detectable_tv(coarse(one.law).probs, one.least, alpha_each, delta=one.law.delta):.1g}"
+        for one in plan.laws
+    )
+    return ", ".join(f"TV {size} on {rows} rows" for size, rows in sorted(seen.items()))
+
+
 def evidence_lines(plan: Plan) -> list[str]:
     """Return what tails and independence would show, and what the profile leaves out."""
     clauses = [clause.id for clause, _ in plan.standings if clause.id != LAW]
@@ -138,7 +157,7 @@ def evidence_lines(plan: Plan) -> list[str]:
         for powers in (plan.sequential.would_see(clause),)
         if powers
     ]
-    left = [f"{one.clause} {one.words}" for one in plan.sequential.unplanned]
+    left = [f"{one.clause} {one.words}" for one in plan.unplanned]
     return lines + ([f"not in the {plan.profile} profile: {'; '.join(left)}"] if left else [])
 
 

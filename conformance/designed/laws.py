@@ -13,29 +13,35 @@ __all__ = ["law_cases", "mixed_case"]
 
 _MIXED_ROWS = 256
 _MIXED_VOCAB = 4096
+_EDGES = (0, 1023, 1024, 32767, 32768, 131071, 131072, 262143)  # of blocks
 
 
-def law_cases() -> tuple[tuple[Case, int], ...]:
-    """Return cases of one row, and how many draws each gets in the quick profile."""
+def law_cases() -> tuple[Case, ...]:
+    """Return cases of one row, from two ids to 262,144; a wide row costs most, so few are wide."""
     plain = request()
     two = row({0: 0.0, 31: 0.0})
     sixteen = row({(37 * place + 5) % 61: 0.0 for place in range(16)})
     ladder = row({(11 * place + 3) % 32: -place / 8 for place in range(24)})
     words = RowRecipe(shape="zipf", seed=11, scale=0.75)
-    return tuple(
-        (batch(vocab, [(recipe, asked)], "draw.law"), draws)
-        for vocab, recipe, asked, draws in (
-            (32, two, plain, 200_000),
-            (61, sixteen, plain, 200_000),
-            (32, ladder, request(temperature=0.7), 200_000),
-            (32, ladder, request(temperature=1.5, top_k=12), 200_000),
-            (32, ladder, request(top_p=0.83), 200_000),
-            (256, words, request(temperature=0.8, top_k=50), 100_000),
-            (256, words, request(min_p=0.02, top_k=100, top_p=0.9), 50_000),
-            (64, _sea(64), request(temperature=0.5), 400_000),
-            (4096, _sea(4096), plain, 16_000),
-        )
+    rows = (
+        (2, row({0: -2.25, 1: 0.0}), plain),
+        (32, two, plain),
+        (61, sixteen, plain),
+        (32, ladder, request(temperature=0.7)),
+        (32, ladder, request(temperature=1.5, top_k=12)),
+        (32, ladder, request(top_p=0.83)),
+        (256, words, request(temperature=0.8, top_k=50)),
+        (256, words, request(min_p=0.02, top_k=100, top_p=0.9)),
+        (64, _sea(64), request(temperature=0.5)),
+        (4096, _sea(4096), plain),
+        # a 16-bit grid cannot give every third id of the sea
+        (16384, RowRecipe(ids=(5461,), values=(11.3125,)), plain),
+        (32768, words, request(temperature=0.7)),
+        (262144, row(dict.fromkeys(_EDGES, 0.0)), plain),
+        # noise that can be 0 gives any of the others
+        (262144, RowRecipe(base=-28.0, ids=(131071,), values=(0.0,)), plain),
     )
+    return tuple(batch(vocab, [(recipe, asked)], "draw.law") for vocab, recipe, asked in rows)
 
 
 def mixed_case(calls: int) -> Case:

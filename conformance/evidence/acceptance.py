@@ -81,7 +81,7 @@ class Decision:
         log_e: of the clause.
         draws: so far.
         refuted: names of the declared alternatives that are not the law, but for `BETA_EARLY` each.
-        open: names of those that are neither refuted nor hopeless.
+        open: names of those that are awaited and not refuted.
 
     """
 
@@ -99,7 +99,7 @@ def decide(
     *,
     least_draws: int,
     most_draws: int,
-    hopeless: BoolArray | None = None,
+    awaited: BoolArray | None = None,
 ) -> Decision:
     """Say whether to stop.
 
@@ -109,8 +109,8 @@ def decide(
         log_threshold: ln(1/alpha) of the clause.
         least_draws: before them nothing is accepted: the generic bets need them.
         most_draws: N_max, planned with `BETA_AT_MAX`.
-        hopeless: [alternatives] those inside the tolerance, or that N_max draws would not show:
-            never refuted, they do not hold up acceptance, and the plan does not list them.
+        awaited: [alternatives] those that the plan lists for these draws; others, as those inside
+            the tolerance, do not hold up acceptance.  None: all.
 
     Raises:
         ValueError: the look has another bank.
@@ -120,8 +120,8 @@ def decide(
         msg = f"log_components of shape {look.log_components.shape} are refused: allowed is "
         raise ValueError(msg + f"({len(bank)},)")
     gone = refuted(look.log_components)
-    idle = np.zeros(len(bank), dtype=bool) if hopeless is None else hopeless
-    waiting = ~gone & ~idle
+    listed = np.ones(len(bank), dtype=bool) if awaited is None else awaited
+    waiting = ~gone & listed
     if look.log_e >= log_threshold:
         action = Action.REJECT
     elif look.draws >= most_draws:
