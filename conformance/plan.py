@@ -91,7 +91,7 @@ class Plan:
         sequential: tails and independence.
         mixed: batches of which every row has another law, after the laws.
         without_mixed: why there are none, in words.
-        unplanned: what the time does not allow.
+        unplanned: what the time of the laws does not allow.
 
     """
 
@@ -173,7 +173,7 @@ def make_plan(
         sequential,
         mixed,
         without,
-        (*sizes.unplanned, *sequential.unplanned),
+        sizes.unplanned,
     )
 
 

@@ -16,8 +16,6 @@ from refsampler.conformance.evidence.guarantees import (
     draws_needed_directional,
     draws_needed_support,
     draws_needed_tv,
-    pooled_powers,
-    powers,
     smallest_detectable_directional,
     smallest_detectable_support,
     smallest_detectable_tv,
@@ -196,27 +194,6 @@ def test_directional_promise_is_kept_in_simulation(delta):
     # Chernoff is not lavish: a third of the draws misses most of the time.
     few = np.random.default_rng(3).multinomial(needed // 3, q, runs)
     assert (few @ log_e < threshold).mean() > beta
-
-
-def test_powers_grow_with_draws_and_with_pooling():
-    case = whole_row(np.random.default_rng(0).dirichlet(np.ones(40)) + 1e-3, delta=1e-4)
-    threshold = math.log(1e9)
-    few, many = (powers(case, draws, threshold) for draws in (2_000, 400_000))
-    at = [one.bias for one in many].index("temperature +5 %")
-    assert few[at].probability < 0.5
-    assert many[at].probability > 1 - 1e-6
-    assert all(0 <= one.probability <= 1 for one in (*few, *many))
-    # Of the mixture the bank has 1/2, and one alternative of it 1/40: the bet must reach 80 times
-    # the mixture's threshold.
-    bet, high = Direction(case.laws[at], case.log_ratios[at]), threshold + math.log(80)
-    draws = int(draws_needed_directional(bet, high, beta=0.5))
-    assert powers(case, draws, threshold)[at].probability == pytest.approx(0.5, abs=0.01)
-    # In a pool the products have 1/2, and one alternative 1/40 of that: 80 again.
-    one_case = pooled_powers(((case, draws),), threshold)
-    assert one_case[at].probability == pytest.approx(0.5, abs=0.01)
-    shared = pooled_powers(((case, 20_000),) * 20, threshold)
-    assert shared[at].probability > 1 - 1e-6
-    assert shared[at].probability >= powers(case, 20_000, threshold)[at].probability
 
 
 # ---- support

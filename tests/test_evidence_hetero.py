@@ -15,9 +15,8 @@ from refsampler.conformance.evidence.features import (
     wrong_log_e,
 )
 from refsampler.conformance.evidence.hetero import HeteroBatch, HeteroProcess, neighbours
-from refsampler.conformance.evidence.law import LawCase, LawProcess
 from refsampler.conformance.evidence.pool import ClausePool, equal_weights
-from refsampler.conformance.evidence.strata import STRATA, StratifiedProcess, row_masks
+from refsampler.conformance.evidence.strata import row_masks
 from refsampler.conformance.evidence.tolerance import worst_case_mean
 
 LOG_THRESHOLD = math.log(1e9)
@@ -219,7 +218,7 @@ def test_bad_batch_is_named(change, words):
         HeteroProcess("h").update(HeteroBatch(**given))
 
 
-# ---- strata of one law
+# ---- strata
 
 
 def test_masks_by_hand():
@@ -227,27 +226,3 @@ def test_masks_by_hand():
     assert [np.flatnonzero(one)[0] for one in masks] == [0, 299, 1, 256, 256]
     assert [int(one.sum()) for one in masks] == [1, 1, 150, 44, 44]
     assert [int(one.sum()) for one in row_masks(128)] == [1, 1, 64, 0, 0]
-
-
-@pytest.mark.statistical
-def test_strata_of_one_law():
-    probs = np.array([0.5, 0.3, 0.2])
-    mask = np.ones(3, dtype=bool)
-    case = LawCase.build("c", np.log(probs), core=mask, hull=mask, delta=1e-4, floor=0.0)
-    rng = np.random.default_rng(4)
-    right, wrong, plain = StratifiedProcess(case), StratifiedProcess(case), LawProcess(case)
-    for _ in range(120):
-        draws = rng.choice(3, 150, p=probs)
-        right.update(draws)
-        plain.update(np.bincount(draws, minlength=3))
-        draws[-1] = 2  # the last row is stuck
-        wrong.update(draws)
-    assert right.log_e < 2
-    at = [one.name for one in case.alternatives].index("uniform mixture +1 %")
-    assert right.log_strata[at] == pytest.approx(
-        [right.log_strata[at, STRATA.index(one)] for one in STRATA]
-    )
-    assert right.evidence().log_components == tuple(plain.log_components)
-    assert wrong.log_e > LOG_THRESHOLD
-    assert wrong.evidence().best.name.endswith("last row")
-    assert wrong.law.log_e < right.log_e + LOG_THRESHOLD / 2  # diluted over all rows it is small

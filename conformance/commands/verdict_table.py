@@ -157,7 +157,7 @@ def evidence_lines(plan: Plan) -> list[str]:
         for powers in (plan.sequential.would_see(clause),)
         if powers
     ]
-    left = [f"{one.clause} {one.words}" for one in plan.unplanned]
+    left = [f"{one.clause} {one.words}" for one in (*plan.unplanned, *plan.sequential.unplanned)]
     return lines + ([f"not in the {plan.profile} profile: {'; '.join(left)}"] if left else [])
 
 

@@ -21,9 +21,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.l1 import null_spread
-from refsampler.conformance.evidence.law import BANK_SHARE, LawCase
 from refsampler.conformance.evidence.tolerance import clipped_log_ratio
-from refsampler.conformance.verdict import Power
 
 __all__ = [
     "BETA",
@@ -36,8 +34,6 @@ __all__ = [
     "draws_needed_directional",
     "draws_needed_support",
     "draws_needed_tv",
-    "pooled_powers",
-    "powers",
     "smallest_detectable_directional",
     "smallest_detectable_support",
     "smallest_detectable_tv",
@@ -105,15 +101,10 @@ def draws_needed_directional(
 
 def directional_power(direction: Direction, draws: int, log_threshold: float) -> float:
     """Return a lower bound on P(log e >= log_threshold after the draws)."""
-    return _chernoff([(direction, draws)], log_threshold)
-
-
-def _chernoff(parts: list[tuple[Direction, int]], log_threshold: float) -> float:
-    """Return 1 - min_s exp(s L) prod E[e^-s]^draws."""
 
     def log_miss(log_s: float) -> float:
         s = math.exp(log_s)
-        return s * log_threshold + math.fsum(n * one.exponent(s) for one, n in parts)
+        return s * log_threshold + draws * direction.exponent(s)
 
     best = minimize_scalar(log_miss, bounds=_S_RANGE, method="bounded", options={"xatol": 1e-3})
     return max(0.0, -math.expm1(float(best.fun)))
@@ -158,43 +149,6 @@ def assert_directional(
 ) -> None:
     """Raise PowerError unless the draws show the direction."""
     _require("directional bias", draws, draws_needed_directional(direction, log_threshold, beta))
-
-
-def powers(case: LawCase, draws: int, log_threshold: float) -> tuple[Power, ...]:
-    """Return per alternative of the case a lower bound on the probability of seeing it.
-
-    Args:
-        case: the planned row.
-        draws: planned for it.
-        log_threshold: that the case's mixture must reach, ln(1/alpha) + ln 2 - ln v_k in a pool.
-
-    """
-    return tuple(
-        Power(
-            one.name,
-            directional_power(Direction(law, log_e), draws, log_threshold - prior),
-        )
-        for one, law, log_e in zip(case.alternatives, case.laws, case.log_ratios, strict=True)
-        for prior in (math.log(BANK_SHARE * one.weight),)
-    )
-
-
-def pooled_powers(
-    planned: tuple[tuple[LawCase, int], ...], log_threshold: float
-) -> tuple[Power, ...]:
-    """Return per alternative the same for a fault that all cases share.
-
-    Args:
-        planned: cases with one bank, and the draws of each.
-        log_threshold: of the clause, ln(1/alpha).
-
-    """
-    found = []
-    for at, one in enumerate(planned[0][0].alternatives):
-        parts = [(Direction(case.laws[at], case.log_ratios[at]), n) for case, n in planned]
-        prior = math.log(one.weight / 2)
-        found.append(Power(one.name, _chernoff(parts, log_threshold - prior)))
-    return tuple(found)
 
 
 # ---- total variation
