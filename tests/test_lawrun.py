@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.finished import gather
 from refsampler.conformance.plan import LAW, make_plan
 from refsampler.conformance.records import LawRecord, Record, ReportWriter
@@ -14,7 +15,7 @@ from refsampler.conformance.sequential import Sequential
 from refsampler.conformance.shards import NONE
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status
-from tests.broken_samplers import RightKernel, Warmer
+from tests.broken_samplers import Warmer
 
 SEED = 5
 

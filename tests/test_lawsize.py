@@ -11,10 +11,10 @@ from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.designed.build import batch, request, row
 from refsampler.conformance.designed.laws import law_cases
 from refsampler.conformance.evidence.guarantees import BETA, draws_needed_tv
+from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.lawsize import draw_seconds, size_laws
 from refsampler.conformance.plan import LAW, make_plan, sure
 from refsampler.conformance.sequential import L1_ALPHA, SPLIT, coarse
-from tests.broken_samplers import RightKernel
 
 THRESHOLD = SPLIT.log_threshold(LAW)
 CAPABILITIES = NativeKernel().capabilities
