@@ -19,7 +19,6 @@ from refsampler.conformance.checks.recorded import (
 )
 from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.checks.tail import PlannedTail
-from refsampler.conformance.evidence.guarantees import pooled_powers
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.sequential import Sequential
 
@@ -44,13 +43,9 @@ def with_recorded(plan: Plan, path: Path) -> Plan:
     owned = {clause.id for clause, stands in plan.standings if stands.status is None}
     cases = tuple(recorded_laws(path, plan.capabilities)) if LAW in owned else ()
     laws = tuple(
-        PlannedLaw(
-            of_laws,
-            case,
-            law_draws(case.logits.vocab, len(cases), plan.profile),
-            prepare(case, plan.capabilities),
-        )
+        PlannedLaw(of_laws, case, draws, prepare(case, plan.capabilities), least=draws)
         for case in cases
+        for draws in (law_draws(case.logits.vocab, len(cases), plan.profile),)
     )
     counts = Counter(plan.planned)
     for one in added:
@@ -62,10 +57,13 @@ def with_recorded(plan: Plan, path: Path) -> Plan:
 
 
 def _with_laws(plan: Plan, added: tuple[PlannedLaw, ...]) -> Plan:
-    """Add laws, and say anew what all of them would see: each has a smaller weight now."""
+    """Add laws; what one batch shows by itself is less now, as each case has a smaller weight.
+
+    What the designed laws show together stays: more draws of other rows never lose it (`lawsize`).
+    """
     laws = (*plan.laws, *added)
-    powers = pooled_powers(tuple((one.law, one.draws) for one in laws), plan.log_threshold)
     count = len(laws) + len(plan.mixed)
+    powers = plan.would_see[: len(plan.would_see) - len(plan.mixed)]
     powers += tuple(mixed_power(one, plan.log_threshold, count) for one in plan.mixed)
     return replace(plan, laws=laws, would_see=powers)
 

@@ -115,9 +115,7 @@ def test_recorded_rows_have_laws_of_their_own(file, tmp_path, monkeypatch):
     monkeypatch.setattr("refsampler.conformance.checks.recorded._MOST_DRAWS", 80_000)
     # nothing but the recorded rows, so that they show it
     monkeypatch.setattr("refsampler.conformance.checks.law.law_cases", lambda: ())
-    # what would be seen, and rows of many laws, are tested elsewhere and take seconds
-    for module in ("plan", "extend"):
-        monkeypatch.setattr(f"refsampler.conformance.{module}.pooled_powers", lambda *_: ())
+    # rows of many laws are tested elsewhere and take seconds
     monkeypatch.setattr("refsampler.conformance.plan.plan_mixed", lambda *_: ((), ""))
     capabilities = RightKernel.capabilities
     without = make_plan(capabilities, glob="draw.law", run_seed=3)

@@ -9,7 +9,6 @@ from pathlib import Path
 from refsampler.backends.protocol import Capabilities, DType
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
-from refsampler.conformance.checks.law import PROFILES
 from refsampler.conformance.designed.build import request
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.conformance.recorded import RecordedRow, digest, tensors_of
@@ -35,6 +34,7 @@ _LAW_LOGITS = 2**25
 """Draws times vocabulary of one row in the quick profile, about as many as of a designed law."""
 _FILE_LOGITS = 2**28
 """The same of all rows of a file."""
+_TIMES = {"quick": 1, "full": 8}
 _MOST_DRAWS, _LEAST_DRAWS = 200_000, 64
 
 CHECKS: tuple[Check, ...] = (
@@ -78,7 +78,7 @@ def recorded_laws(path: Path, capabilities: Capabilities) -> Iterator[Case]:
 def law_draws(vocab: int, rows: int, profile: str) -> int:
     """Return how often a row of a file of so many rows is drawn."""
     logits = min(_LAW_LOGITS, _FILE_LOGITS // rows)
-    return PROFILES[profile] * max(_LEAST_DRAWS, min(_MOST_DRAWS, logits // vocab))
+    return _TIMES[profile] * max(_LEAST_DRAWS, min(_MOST_DRAWS, logits // vocab))
 
 
 def _rows(path: Path, capabilities: Capabilities) -> Iterator[tuple[int, RowRecipe, DType]]:
