@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+from scipy.stats import binom, hypergeom
+
 from refsampler.backends.protocol import Capabilities
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.base import Check, Kind, clause_ids
+from refsampler.conformance.checks.base import Check, Finding, Kind, Trial, clause_ids
 from refsampler.conformance.designed import batches
 
 __all__ = ["CHECKS", "reordered"]
+
+_UNLIKELY = 1e-16
+"""Least probability of an id's count, by the law and between the two sizes."""
 
 
 def reordered(case: Case, rows: list[int]) -> Case:
@@ -21,6 +27,38 @@ def reordered(case: Case, rows: list[int]) -> Case:
 def _alone(case: Case) -> tuple[Case, ...]:
     """Return the batch, then rows by themselves."""
     return (case, *(reordered(case, [row]) for row in range(min(len(case.requests), 11))))
+
+
+def _beside_alone(case: Case) -> tuple[Case, ...]:
+    """Return the batch of equal rows, then one of them by itself."""
+    return (case, reordered(case, [0]))
+
+
+def _judge_beside(trial: Trial) -> tuple[Finding, ...]:
+    """Find an id that comes too often for the law, and in the batch alone.
+
+    A law that is wrong in every batch breaks other clauses; hence the second, conditional test, which
+    holds for whatever law the single row has.
+    """
+    together, single = (
+        np.concatenate([draw.ids for draw in one.draws]) for one in trial.arrangements
+    )
+    rows, vocab = len(trial.case.requests), trial.case.logits.vocab
+    for token in range(vocab):
+        here, there = int((together == token).sum()), int((single == token).sum())
+        draws = len(together) + len(single)
+        by_law = binom.sf(here - 1, len(together), 1 / vocab)
+        by_size = hypergeom.sf(here - 1, draws, here + there, len(together))
+        if max(by_law, by_size) <= _UNLIKELY:
+            return (
+                Finding(
+                    trial.case.clauses[0],
+                    f"id {token} with probability 1/{vocab} in a batch of {rows}, as by itself",
+                    f"in {here} of {len(together)} draws; by itself in {there} of {len(single)}",
+                    vocab * _UNLIKELY,
+                ),
+            )
+    return ()
 
 
 def _permuted(case: Case) -> tuple[Case, ...]:
@@ -55,5 +93,13 @@ CHECKS: tuple[Check, ...] = (
         clause_ids("batch.size"),
         Kind.NEAR_CERTAIN,
         lambda capabilities, _run_seed: batches.size_cases(capabilities),
+    ),
+    Check(
+        "sizes-beside-alone",
+        clause_ids("batch.size"),
+        Kind.NEAR_CERTAIN,
+        lambda capabilities, _run_seed: batches.flat_size_cases(capabilities),
+        _judge_beside,
+        arrange=_beside_alone,
     ),
 )

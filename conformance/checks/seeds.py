@@ -133,12 +133,25 @@ def _coincidences(trial: Trial) -> Iterator[Finding]:
         if len(rows) >= 16 and len(np.unique(draws[0][rows])) <= 4:
             seen = f"{len(np.unique(draws[0][rows]))} different ids in {len(rows)} rows"
             yield Finding(case.clauses[0], f"independent ids for {words}", seen, charge)
+    yield from _evenly(case, draws[0][own])
     for before, after in pairwise(draws):
         if len(fresh) >= 16 and (before[fresh] == after[fresh]).sum() >= 12:
             seen = (
                 f"{(before[fresh] == after[fresh]).sum()} of {len(fresh)} ids as in the last call"
             )
             yield Finding(case.clauses[0], "fresh ids for unseeded rows", seen, charge)
+
+
+def _evenly(case: Case, ids: np.ndarray) -> Iterator[Finding]:
+    """Ask that the ids of consecutive seeds do not walk round the vocabulary in equal steps."""
+    vocab = case.logits.vocab
+    if len(ids) < 16:
+        return
+    steps = np.diff(ids[:16]) % vocab
+    if ((steps - steps[0] + 1) % vocab <= 2).all():
+        seen = f"ids {ids[0]}, {ids[1]}, {ids[2]}, ...: each {steps[0]} on, or 1 beside that"
+        # independent ids differ by independent steps: 14 of them are as near with (3/4096)^14
+        yield Finding(case.clauses[0], "independent ids for consecutive seeds", seen, 2e-44)
 
 
 CHECKS: tuple[Check, ...] = (

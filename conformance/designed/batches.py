@@ -11,6 +11,7 @@ from refsampler.conformance.logits import RowRecipe
 from refsampler.conformance.subject import derived_seed
 
 __all__ = [
+    "flat_size_cases",
     "isolation_cases",
     "seed_batch_cases",
     "seed_effect_cases",
@@ -19,6 +20,8 @@ __all__ = [
 ]
 
 _SIZES = (1, 2, 7, 8, 9, 257)
+_FLAT_CALLS = 40
+"""Of 40 draws of a row by itself some 35 give another id than one that a batch repeats."""
 
 
 def _unlike() -> list[Row]:
@@ -50,7 +53,6 @@ def isolation_cases() -> tuple[Case, ...]:
 
 def size_cases(capabilities: Capabilities) -> tuple[Case, ...]:
     """Return the same rows in batches of 1 to 257, and around declared thresholds."""
-    near = {t + step for t in capabilities.thresholds for step in (-1, 0, 1)}
     rows = _unlike()
     return tuple(
         batch(
@@ -59,8 +61,22 @@ def size_cases(capabilities: Capabilities) -> tuple[Case, ...]:
             "batch.size",
             calls=max(2, min(32, 256 // size)),
         )
-        for size in sorted({*_SIZES, *(size for size in near if 0 < size <= 4096)})
+        for size in _sizes(capabilities)
     )
+
+
+def flat_size_cases(capabilities: Capabilities) -> tuple[Case, ...]:
+    """Return equal flat rows in batches of 2 to 257, and around declared thresholds."""
+    return tuple(
+        batch(8, [(flat(), request())] * size, "batch.size", calls=_FLAT_CALLS)
+        for size in _sizes(capabilities)
+        if size > 1
+    )
+
+
+def _sizes(capabilities: Capabilities) -> list[int]:
+    near = {t + step for t in capabilities.thresholds for step in (-1, 0, 1)}
+    return sorted({*_SIZES, *(size for size in near if 0 < size <= 4096)})
 
 
 def _live(count: int, seed: int) -> RowRecipe:

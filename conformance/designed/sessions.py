@@ -30,7 +30,14 @@ __all__ = [
 
 VOCAB = 64
 _COLD = 2.0**-9
+_WARM = 2.0
 _VALUES = (4.0, 3.0, 2.25, 1.25)
+_FILTERS: dict[str, dict[str, Any]] = {
+    "top-k": {"top_k": 1},
+    "top-p": {"top_p": 0.05},
+    "min-p": {"min_p": 0.75},
+}
+"""Each leaves the best id alone, which a row without its filter gives in 7 % of draws."""
 
 
 class Script:
@@ -78,7 +85,7 @@ def grown(asked: Request, tokens: tuple[int, ...]) -> Request:
 
 def asks(features: frozenset[Feature]) -> tuple[str, ...]:
     """Return the kinds of members that a backend can serve; each minds another parameter."""
-    kinds = ["plain"]
+    kinds = ["plain", *_FILTERS]
     if Feature.MASKS in features:
         kinds += ["allowed", "word", "phrase", "minimum", "bias"]
     if Feature.PENALTIES in features:
@@ -101,9 +108,12 @@ def member(
         "repetition": {"repetition_penalty": 2.0},
         "frequency": {"frequency_penalty": 2.0},
         "presence": {"presence_penalty": 2.0},
+        **_FILTERS,
     }
-    recipe = row(dict(zip(ids, _VALUES, strict=True)), base=-8.0)
-    temperature = 0.0 if greedy else _COLD
+    filtered = kind in _FILTERS
+    recipe = row(dict(zip(ids, _VALUES, strict=True)), base=1.0 if filtered else -8.0)
+    drawn = _WARM if filtered else _COLD
+    temperature = 0.0 if greedy else drawn
     return (recipe, request(prompt=prompt, temperature=temperature, **kinds[kind], **more))
 
 
@@ -116,10 +126,12 @@ def _ids(number: int) -> tuple[int, int, int, int]:
 def _members(features: frozenset[Feature], *, prompts: bool = True) -> list[Row]:
     """Return a member of each kind, greedy and random, some with the best id in the prompt."""
     found = []
-    for number, kind in enumerate(asks(features) * 2):
+    kinds = asks(features)
+    for number, kind in enumerate(kinds * 2):
         ids = _ids(number)
         prompt = (ids[0],) * (number % 3) if prompts else ()
-        found.append(member(kind, ids, greedy=number % 2 == 0, prompt=prompt))
+        greedy = (number + number // len(kinds)) % 2 == 0
+        found.append(member(kind, ids, greedy=greedy, prompt=prompt))
     return found
 
 
@@ -159,7 +171,23 @@ def move_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
         reuse.step([0, 1] if turn % 2 else [1, 0])
         reuse.remove(0)
         reuse.remove(1)
-    return tuple(script.case("batch.state") for script in (swaps, holes, reuse))
+    scripts = (swaps, holes, reuse, _twins(features))
+    return tuple(script.case("batch.state") for script in scripts)
+
+
+def _twins(features: frozenset[Feature]) -> Script:
+    """Return pairs of requests of equal parameters whose outputs grow apart."""
+    script = Script()
+    for number, kind in enumerate(asks(features)):
+        for name in (2 * number, 2 * number + 1):
+            script.add(name, member(kind, _ids(number), greedy=number % 2 == 0))
+    for turn in range(4):
+        tokens = {
+            name: (recipe.ids[(turn + 2 * (name % 2)) % 4],)
+            for name, (recipe, _) in script.running.items()
+        }
+        script.step(list(script.running), tokens)
+    return script
 
 
 def history_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
@@ -220,7 +248,7 @@ def _live(number: int) -> RowRecipe:
 
 def seed_cases() -> tuple[Case, ...]:
     """Return seeded rows over steps: by themselves, with neighbours that come, go and wait."""
-    still, moving, waiting = Script(), Script(), Script()
+    still, moving, waiting, arriving = Script(), Script(), Script(), Script()
     for script in (still, moving, waiting):
         for name in range(16):
             script.add(name, (_live(name), request(seed=5000 + name)))
@@ -237,9 +265,16 @@ def seed_cases() -> tuple[Case, ...]:
     for name in (0, 7, 18):
         moving.remove(name)
     moving.step([name for name in seeded[::-1] if name in moving.running], {})
+    # one by one, the last ones into rows that others left
+    for name in range(8):
+        arriving.add(name, (_live(name), request(seed=6000 + name)))
+        arriving.step(list(arriving.running), {})
+        if name in (5, 6):
+            arriving.remove(name - 4)
     return (
         still.case("seed.reproducible"),
         moving.case("batch.state", "seed.batch"),
+        arriving.case("batch.state", "seed.batch"),
         waiting.case("history.preempt", "seed.batch"),
     )
 
