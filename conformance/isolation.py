@@ -17,6 +17,7 @@ from jaxtyping import Int64
 from refsampler.backends.process import IsolatedSubject, SubjectEnded
 from refsampler.backends.protocol import Capabilities
 from refsampler.backends.registry import BUILT_IN, resolve
+from refsampler.conformance import memory
 from refsampler.conformance.case import Case, Hazard
 from refsampler.conformance.checks.base import Asked, Check
 from refsampler.conformance.replicas import Replicas
@@ -37,6 +38,8 @@ TIMEOUT_S: Final = 60.0
 """Seconds that one call may take in a process of its own."""
 MEMORY_BYTES: Final = 4 * 2**30
 """What that process may use."""
+_SECONDS_A_LOGIT: Final = 2e-7
+"""Three times what a sort costs on one core."""
 
 _NAMELESS: Final = "the backend has no name by which another process could open it"
 
@@ -102,7 +105,7 @@ class GuardedSubject:
 
     def __init__(self, spec: str, run_seed: int, *, isolate: bool, limits: Limits) -> None:
         self.spec, self.run_seed, self._limits = spec, run_seed, limits
-        self._child: IsolatedSubject | None = None
+        self._children: dict[Hazard, IsolatedSubject] = {}
         self._replicas = Replicas(
             spec, run_seed, timeout_s=limits.timeout_s, memory_bytes=limits.memory_bytes
         )
@@ -161,23 +164,30 @@ class GuardedSubject:
     def close(self) -> None:
         """Let the child end, and what runs beside it."""
         self._replicas.close()
-        if self._child is not None:
-            self._child.close()
+        for child in self._children.values():
+            child.close()
 
     def _for(self, case: Case) -> OpenSubject | IsolatedSubject:
+        if case.hazard is Hazard.MEMORY:
+            return self._in_child(Hazard.MEMORY)
         if self._here is None or case.hazard is not Hazard.NONE:
             return self._in_child()
         return self._here
 
-    def _in_child(self) -> IsolatedSubject:
-        if self._child is None:
-            self._child = IsolatedSubject(
+    def _in_child(self, hazard: Hazard = Hazard.NONE) -> IsolatedSubject:
+        """Return the child that is asked about a hazard; large batches have one of their own.
+
+        What a right backend needs for them is granted on top of the limits of other cases.
+        """
+        if hazard not in self._children:
+            limits = self._limits if hazard is Hazard.NONE else _for_large_batches(self._limits)
+            self._children[hazard] = IsolatedSubject(
                 self.spec,
                 self.run_seed,
-                timeout_s=self._limits.timeout_s,
-                memory_bytes=self._limits.memory_bytes,
+                timeout_s=limits.timeout_s,
+                memory_bytes=limits.memory_bytes,
             )
-        return self._child
+        return self._children[hazard]
 
     def _watched(self, answer: Callable[[], _Answer]) -> _Answer:
         """Count how often the backend ended its process."""
@@ -189,6 +199,15 @@ class GuardedSubject:
             raise
         self._ends_in_a_row = 0
         return answered
+
+
+def _for_large_batches(limits: Limits) -> Limits:
+    """Return what the batches of `input.large` may use: their logits are asked for by the suite."""
+    bytes_ = limits.memory_bytes
+    return Limits(
+        limits.timeout_s + _SECONDS_A_LOGIT * memory.ELEMENTS,
+        None if bytes_ is None else bytes_ + memory.bytes_wanted(memory.ELEMENTS),
+    )
 
 
 def ask_check(subject: AskedSubject, check: Check, case: Case) -> Asked:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["ELEMENTS", "SHARES", "free_bytes", "memory_short"]
+__all__ = ["ELEMENTS", "SHARES", "bytes_wanted", "free_bytes", "memory_short"]
 
 ELEMENTS = 2**31
 """Where a signed 32-bit element index ends."""
@@ -28,9 +28,14 @@ def free_bytes(device: str = "cpu") -> int:
     return int(figures.get("MemAvailable", ["0"])[0]) * 1024
 
 
+def bytes_wanted(elements: int) -> int:
+    """Return the bytes of so many float32 logits and of what a backend may hold beside them."""
+    return (1 + SHARES) * 4 * elements
+
+
 def memory_short(device: str = "cpu", elements: int = ELEMENTS) -> str:
     """Say how much memory is missing for so many logits; empty if there is enough."""
-    wanted, free = (1 + SHARES) * 4 * elements, free_bytes(device)
+    wanted, free = bytes_wanted(elements), free_bytes(device)
     if free >= wanted:
         return ""
     tensor = 4 * elements / 1e9

@@ -5,7 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from refsampler.conformance.caserun import Judged
 from refsampler.conformance.cli import main
+from refsampler.conformance.commands import replay
 
 WRONG = "tests.broken_samplers:OneMore"
 RIGHT = "tests.broken_samplers:RightKernel"
@@ -69,6 +71,19 @@ def test_a_case_file_is_replayed(cli, tmp_path):
     assert ran.exit_code == 1, ran.output
     assert cli("replay", "case.json").exit_code == 2
     assert cli("replay", "case.json", "--backend", WRONG, "--check", "none").exit_code == 2
+
+
+def test_a_case_that_could_not_be_asked_again_is_not_called_right(cli, tmp_path, monkeypatch):
+    from refsampler.conformance.case import encode_case
+    from refsampler.conformance.designed.build import batch, request, row
+
+    (tmp_path / "case.json").write_bytes(encode_case(batch(8, [(row({1: 0.0}), request())])))
+    unasked = Judged((), 0, unasked="it does not open twice")
+    monkeypatch.setattr(replay, "judge_case", lambda *_: unasked)
+    ran = cli("replay", "case.json", "--backend", RIGHT, "--check", "top-k-rows")
+    assert ran.exit_code == 5, ran.output
+    assert "not run: it does not open twice" in ran.output
+    assert "nothing wrong" not in ran.output
 
 
 def test_json_and_markdown(cli):

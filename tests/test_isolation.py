@@ -7,15 +7,20 @@ import pytest
 from click.testing import CliRunner
 
 from refsampler.backends.limits import CAN_LIMIT_MEMORY
+from refsampler.backends.native import NativeKernel
 from refsampler.backends.process import SubjectDidNotOpen
+from refsampler.conformance import isolation, memory
+from refsampler.conformance.case import Hazard
 from refsampler.conformance.cli import main
 from refsampler.conformance.commands.progress import seconds_left
 from refsampler.conformance.costs import expected_seconds, left_out, total_seconds
 from refsampler.conformance.decisions import exit_code
+from refsampler.conformance.designed.build import batch, request, row
 from refsampler.conformance.isolation import GuardedSubject, Limits, guarded, isolated_by_default
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.runner import run
+from refsampler.conformance.subject import SubjectError
 from refsampler.conformance.verdict import ExitCode, Status
 
 # Right but for batches over 8 ids, which one case of the plan below asks for; Always never answers.
@@ -116,6 +121,32 @@ def test_hazardous_cases_are_asked_in_a_child_even_in_process(folder):
     found = {str(one.verdict.clause): one for one in outcome.decisions}
     assert found["nonfinite.contained"].verdict.status is Status.FAIL
     assert "SIGSEGV" in found["nonfinite.contained"].seen
+
+
+def test_large_batches_may_use_what_a_right_backend_needs_for_them(monkeypatch):
+    opened: list[tuple[float, int]] = []
+
+    class Child:
+        capabilities = NativeKernel().capabilities
+
+        def __init__(self, _spec, _run_seed, *, timeout_s, memory_bytes):
+            opened.append((timeout_s, memory_bytes))
+
+        def sample(self, *_):
+            raise SubjectError("asked")
+
+        def close(self):
+            opened.append((0.0, 0))
+
+    monkeypatch.setattr(isolation, "IsolatedSubject", Child)
+    monkeypatch.setattr(memory, "ELEMENTS", 10**9)
+    case = batch(4, [(row({0: 1.0}), request())], "input.large")
+    with guarded("native", 3, limits=Limits(60.0, 10**9)) as subject:
+        for hazard in (Hazard.HANG, Hazard.MEMORY, Hazard.MEMORY):
+            with pytest.raises(SubjectError, match="asked"):
+                subject.sample(replace(case, hazard=hazard), 0, "key")
+    # 10^9 logits at 0.2 us, and seven float32 tensors of them
+    assert opened == [(60.0, 10**9), (260.0, 29 * 10**9), (0.0, 0), (0.0, 0)]
 
 
 def test_who_never_answers_is_soon_left_alone_and_the_run_ends_normally(folder, monkeypatch):

@@ -91,6 +91,9 @@ def replay(
             sys.exit(_draw_again(subject, checks[name], found, run_seed, profile, logits))
         judged = judge_case(subject, checks[name], found)
     click.echo(f"case {found.id} of {name} on {spec}, run seed {run_seed}: {judged.draws} draws")
+    if judged.unasked and not judged.findings:
+        click.echo(f"not run: {judged.unasked}")
+        sys.exit(ExitCode.NOTHING_RAN)
     click.echo("\n".join(_finding_lines(judged.findings)))
     sys.exit(ExitCode.DOES_NOT if judged.findings else ExitCode.CONFORMS)
 
