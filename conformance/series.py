@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import count
 from threading import Barrier, Event
 
 import numpy as np
@@ -85,7 +86,7 @@ class SeriesSubject(OpenSubject):
         """Draw the case's rows in successive calls; seeded rows go on where their seed stands.
 
         Args:
-            case: the batch; an engine keeps its session, and no history grows.
+            case: the batch; an engine keeps its session.
             calls: in a row.
             seed: of the default generator, and of an engine's session.
             rows: requests that take turns with the case's one row; without them its own.
@@ -181,10 +182,13 @@ class SeriesSubject(OpenSubject):
                 yield draw
             return
         in_place = Feature.IN_PLACE in self.capabilities.features
+        calls = count()
 
         def from_metadata() -> Int64[np.ndarray, " rows"]:
             handed = logits.clone() if in_place else logits
-            drawn = self._from_metadata(handed, metadata, Layout.CONTIGUOUS, watch=False)
+            # a seeded row may be a function of seed and step alone: each call is a step of its own
+            asked = replace(metadata, steps=[next(calls)] * len(logits))
+            drawn = self._from_metadata(handed, asked, Layout.CONTIGUOUS, watch=False)
             return _whole(drawn.ids, len(logits))
 
         yield from_metadata
@@ -193,8 +197,12 @@ class SeriesSubject(OpenSubject):
     def _running(
         self, requests: Sequence[Request], logits: Tensor, seed: int
     ) -> Iterator[Callable[[], Int64[np.ndarray, " rows"]]]:
-        """Give a function that samples one session again and again; its histories do not grow."""
+        """Give a function that samples one session again and again.
+
+        Histories grow where a row has a seed: its ids may be a function of that and of the step.
+        """
         assert isinstance(self.backend, Engine)
+        seeded = any(request.params.seed is not None for request in requests)
         with _blamed():
             session = self.backend.open(logits.shape[1], seed)
             for row, request in enumerate(requests):
@@ -204,6 +212,8 @@ class SeriesSubject(OpenSubject):
             with _blamed():
                 output: SamplerOutput = session.sample(range(len(logits)), logits.clone())
                 ids = output.sampled_token_ids.reshape(-1).cpu().numpy().astype(np.int64)
+                if seeded and len(ids) == len(requests):
+                    session.accept(range(len(ids)), [[one] for one in ids.tolist()])
             return _whole(ids, len(logits))
 
         yield from_session

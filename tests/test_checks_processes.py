@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.backends.reference import ReferenceEngine, ReferenceSampler
@@ -24,6 +25,7 @@ from refsampler.conformance.runner import Outcome, run
 from refsampler.conformance.sequential import SPLIT
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.verdict import Status
+from refsampler.sampler import SamplerOutput
 from tests import broken_processes as broken
 from tests.broken_streams import Independent
 
@@ -199,10 +201,52 @@ def test_a_backend_that_opens_only_once_is_not_run(monkeypatch, tmp_path):
     assert found.decisions[0].reason.startswith("2 processes could not be opened side by side")
 
 
-def test_successive_calls_of_an_engine_and_a_sampler_go_on_with_their_seeds():
+def counted(seeds, steps, vocab):
+    """Uniform ids that are a function of seed and step alone."""
+    made = (np.random.Philox(key=[seed, step]) for seed, step in zip(seeds, steps, strict=True))
+    return torch.tensor([int(np.random.Generator(one).integers(vocab)) for one in made])
+
+
+class CountedKernel:
+    capabilities = replace(ReferenceSampler().capabilities, level=1)
+
+    def draw(self, logits, rows):
+        return counted(rows.seed.tolist(), rows.step.tolist(), logits.shape[1])
+
+
+class CountedEngine:
+    capabilities = ReferenceEngine().capabilities
+
+    def open(self, _vocab, _seed):
+        self.seeds, self.steps = {}, {}
+        return self
+
+    def add(self, one, request):
+        self.seeds[one], self.steps[one] = request.params.seed, len(request.output)
+
+    def remove(self, one):
+        del self.seeds[one], self.steps[one]
+
+    def sample(self, ids, logits):
+        seeds, steps = ([kept[one] for one in ids] for kept in (self.seeds, self.steps))
+        return SamplerOutput(
+            counted(seeds, steps, logits.shape[1]).int()[:, None],
+            None,
+            torch.ones(len(logits), dtype=torch.bool),
+        )
+
+    def accept(self, ids, tokens):
+        for one, more in zip(ids, tokens, strict=True):
+            self.steps[one] += len(more)
+
+    def close(self):
+        pass
+
+
+def test_successive_calls_of_a_seed_go_on_with_their_seeds_or_steps():
     from refsampler.conformance.series import SeriesSubject
 
-    for backend in (ReferenceEngine(), ReferenceSampler()):
+    for backend in (ReferenceEngine(), ReferenceSampler(), CountedKernel(), CountedEngine()):
         (one,) = (
             pair
             for pair in plan_pairs(backend.capabilities, "quick", SPLIT, STREAMS)
