@@ -86,9 +86,8 @@ def run(
         return (deadline is not None and time.monotonic() >= deadline) or stop()
 
     for number, one in enumerate(plan.cases):
-        if ended():
-            break
-        if not finished.book_case(one, writer, tally) and share.has(number):
+        # what is known counts, however little time is left
+        if not finished.book_case(one, writer, tally) and share.has(number) and not ended():
             run_case(subject, one, writer, tally)
         progress(number + 1, planned)
     pools = sequential.pools()

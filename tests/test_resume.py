@@ -7,12 +7,18 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from refsampler.conformance.audit.catches import Watch
 from refsampler.conformance.cli import main
 from refsampler.conformance.evidence.law import CaseEvidence, Component
 from refsampler.conformance.evidence.pool import ClausePool, PlannedCase
 from refsampler.conformance.finished import checkpoint, gather
-from refsampler.conformance.records import Checkpoint
+from refsampler.conformance.plan import make_plan
+from refsampler.conformance.records import Checkpoint, ReportWriter
+from refsampler.conformance.runner import run
 from refsampler.conformance.shards import EVERYTHING, Share
+from refsampler.conformance.subject import OpenSubject
+from refsampler.conformance.verdict import Status
+from tests.broken_samplers import OneMore
 
 RIGHT = "tests.broken_samplers:RightKernel"
 WRONG = "tests.broken_samplers:OneMore"
@@ -105,6 +111,20 @@ def test_a_law_comes_back_bit_by_bit_infinities_too():
     assert back == said
     assert back.components == (None, 2 / 3)
     assert gather(()).laws == {}
+
+
+def test_what_is_known_counts_without_any_time_left():
+    kernel, watch = OneMore(), Watch()
+    plan = make_plan(kernel.capabilities, glob="top-k.keep", run_seed=5, evidence=False)
+    whole = run(OpenSubject(kernel, 5), plan, watch, minimise=False)
+    again = run(
+        OpenSubject(kernel, 5), plan, ReportWriter(None), time_budget=0.0, finished=watch.finished()
+    )
+    assert again.cases == whole.cases == len(plan.cases)
+    assert [one.verdict.status for one in again.decisions] == [
+        one.verdict.status for one in whole.decisions
+    ]
+    assert any(one.verdict.status is Status.FAIL for one in again.decisions)
 
 
 def test_every_case_belongs_to_one_shard():
