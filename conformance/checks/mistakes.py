@@ -210,12 +210,42 @@ def _history(change: Callable[[Request], Request]) -> _Mistake:
     return mistake
 
 
+def _penalties_see(change: Callable[[Request], Request]) -> _Mistake:
+    def mistake(world: World) -> World | None:
+        return _history(change)(world) if world.request.params.penalised else None
+
+    return mistake
+
+
 def _once(request: Request) -> Request:
     return replace(request, output=tuple(dict.fromkeys(request.output)))
 
 
 def _prompt_counts(request: Request) -> Request:
     return replace(request, output=(*request.prompt, *request.output))
+
+
+_WINDOW = 20
+"""Ids of a history of which the others are forgotten."""
+
+
+def _window(*, first: bool) -> Callable[[Request], Request]:
+    """Only the first or the last ids of prompt and output count."""
+
+    def change(request: Request) -> Request:
+        prompt, output = request.prompt, request.output
+        if first:
+            left = max(0, _WINDOW - len(prompt))
+            return replace(request, prompt=prompt[:_WINDOW], output=output[:left])
+        left = max(0, _WINDOW - len(output))
+        kept = prompt[len(prompt) - min(left, len(prompt)) :]
+        return replace(request, prompt=kept, output=output[-_WINDOW:])
+
+    return change
+
+
+def _without_prompt(request: Request) -> Request:
+    return replace(request, prompt=())
 
 
 def _prefix_in_prompt(world: World) -> World | None:
@@ -279,6 +309,9 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("mask.bad-words", _prefix_in_prompt),
     ("penalty.history", _history(_prompt_counts)),
     ("penalty.history", _history(_padding_counts)),
+    ("penalty.history", _penalties_see(_without_prompt)),
+    ("penalty.history", _penalties_see(_window(first=True))),
+    ("penalty.history", _penalties_see(_window(first=False))),
     ("bias.additive", _bias_twice),
     ("greedy.tie", _declared(greedy_ties="any")),
     ("greedy.argmax", _drawn),

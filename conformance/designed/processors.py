@@ -7,7 +7,7 @@ puts another id on top.  Each row is asked greedily and at random.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -189,7 +189,23 @@ def history_cases() -> tuple[Case, ...]:
         batch(_V, ragged[::-1], history),
         batch(_V, padded, history),
         batch(_V, padded[::-1], history),
+        *_long_cases(history),
     )
+
+
+def _long_cases(clause: str) -> Iterator[Case]:
+    """Yield ids at one end of a history that is longer than any window of 99, for each penalty."""
+    best, near = {0: 150.0, 11: 200.0}, {0: 0.0, 11: 1.0}
+    twice: dict[str, Any] = {"repetition_penalty": 2.0}
+    for early in (True, False):
+        ids = (11, *(3,) * 99) if early else (*(3,) * 99, 11)
+        half = ((11,) * 50, (3,) * 50) if early else ((3,) * 50, (11,) * 50)
+        yield _both(best, request(output=ids, **twice), clause)
+        yield _both(best, request(prompt=ids, **twice), clause)
+        yield _both(near, request(output=ids, presence_penalty=2.0, temperature=2.0**-6), clause)
+        # 300 - 2 * 50 = 200 < 250
+        counted = request(output=half[0] + half[1], frequency_penalty=2.0)
+        yield _both({0: 250.0, 11: 300.0}, counted, clause)
 
 
 def thinking_cases() -> tuple[Case, ...]:
