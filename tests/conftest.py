@@ -1,5 +1,6 @@
 """Settings for all tests: shapes and types of the reference are checked at run time."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import hypothesis
 import jaxtyping
 import pytest
+import torch
 from beartype import beartype
 from beartype.roar import BeartypeDecorHintPep673Exception
 
@@ -25,6 +27,10 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 # validate their input themselves, which a check in front of them would hide.
 SHAPED = [path.stem for path in REFERENCE.glob("*.py") if "jaxtyping" in path.read_text("utf-8")]
 jaxtyping.install_import_hook([f"refsampler.{name}" for name in SHAPED], f"{__name__}.checked")
+
+# Triton decides when it is imported; without a GPU numpy interprets its kernels.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples on every run; no deadline, because the machine's load is no property of ours.
 hypothesis.settings.register_profile(

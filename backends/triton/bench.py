@@ -1,0 +1,183 @@
+"""Time the kernels on this GPU: ``python -m refsampler.backends.triton.bench`` prints a table.
+
+Each figure is the median over CUDA-graph replays of the GPU time of one call, launch gaps included;
+a graph holds calls on different inputs, more bytes than the L2 keeps.  The floor is the time to read
+the logits once at the copy bandwidth that the same run measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from refsampler.backends.protocol import Rows
+from refsampler.backends.triton.kernel import TritonKernel
+
+__all__ = ["Workload", "main"]
+
+_VOCAB = 128256
+_L2_BYTES = 2**26
+_REPLAYS = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is asked of every row; a list is dealt to the rows in turn.
+
+    Attributes:
+        name: as shown.
+        k, p: filters; None is off for the batch.
+        sizes: batches.
+        logits: makes [rows, V] on the GPU.
+
+    """
+
+    name: str
+    k: Sequence[int] | None = None
+    p: Sequence[float] | None = None
+    sizes: tuple[int, ...] = (1, 64, 512)
+    logits: Callable[[int], Tensor] | None = None
+
+
+def _bell(rows: int) -> Tensor:
+    return torch.randn(rows, _VOCAB, device="cuda")
+
+
+WORKLOADS = (
+    Workload("k 50, p .9", [50], [0.9]),
+    Workload("k 50", [50]),
+    Workload("p .9", None, [0.9]),
+    Workload("none"),
+    *(Workload(f"k {k}", [k], sizes=(64, 512)) for k in (300, 500, 1000)),
+    Workload("k 50, all equal", [50], sizes=(64, 512), logits=lambda n: _bell(n) * 0),
+    Workload(
+        "k 50, 16 % tied at the top", [50], sizes=(64, 512), logits=lambda n: _bell(n).clamp(max=1)
+    ),
+    Workload(
+        "k 50, steps of .5", [50], sizes=(64, 512), logits=lambda n: (_bell(n) * 2).round() / 2
+    ),
+    *(Workload(f"p {p}", None, [p], sizes=(64, 512)) for p in (0.5, 0.3, 0.2, 0.1, 0.05)),
+    Workload("half k 50, half none", [50, _VOCAB], sizes=(64, 512)),
+    Workload("half k 50, half p .9", [50, _VOCAB], [1.0, 0.9], sizes=(64, 512)),
+    Workload("all p .9 beside a k that is off", [_VOCAB], [0.9], sizes=(64, 512)),
+    Workload("k 50, p .9, bfloat16", [50], [0.9], logits=lambda n: _bell(n).bfloat16()),
+    Workload("none, bfloat16", logits=lambda n: _bell(n).bfloat16()),
+)
+
+
+def _rows(work: Workload, size: int) -> Rows:
+    def deal(values: Sequence[Any] | None, dtype: torch.dtype) -> Tensor | None:
+        if values is None:
+            return None
+        dealt = [values[row % len(values)] for row in range(size)]
+        return torch.tensor(dealt, dtype=dtype, device="cuda")
+
+    generator = torch.Generator()
+    return Rows(
+        top_k=deal(work.k, torch.int32),
+        top_p=deal(work.p, torch.float32),
+        temperature=torch.ones(size, device="cuda"),
+        min_p=None,
+        seed=torch.arange(size, device="cuda"),
+        step=torch.zeros(size, dtype=torch.int64, device="cuda"),
+        seeded=torch.ones(size, dtype=torch.bool, device="cuda"),
+        generators=dict.fromkeys(range(size), generator),
+    )
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's is
+
+
+def _graph_us(call: Callable[[Tensor], object], inputs: Sequence[Tensor]) -> float:
+    """Return the microseconds of one call inside a replayed graph of calls on all inputs."""
+    call(inputs[0])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [call(one) for one in inputs]
+    times: list[float] = []
+    for _ in range(_REPLAYS):
+        start, end = _event(), _event()
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / len(kept))
+    return statistics.median(times)
+
+
+def _eager_us(call: Callable[[], object]) -> float:
+    """Return the microseconds of one call that Python launches, the GPU keeping up."""
+    times = []
+    for _ in range(9):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(50):
+            call()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e6 / 50)
+    return statistics.median(times)
+
+
+def _draw(kernel: TritonKernel, rows: Rows, logits: Tensor) -> object:
+    return kernel.draw(logits, rows)
+
+
+def _inputs(work: Workload, size: int) -> list[Tensor]:
+    """Return as many logits as the L2 cannot keep."""
+    one = (work.logits or _bell)(size)
+    count = max(4, -(-2 * _L2_BYTES // (one.numel() * one.element_size())))
+    return [one, *((work.logits or _bell)(size) for _ in range(count - 1))]
+
+
+def _copy_bandwidth() -> float:
+    """Return bytes read and written a microsecond by a copy of 4 GiB."""
+    source = torch.ones(2**30, device="cuda")
+    target = torch.empty_like(source)
+    times: list[float] = []
+    for _ in range(_REPLAYS):
+        start, end = _event(), _event()
+        start.record()
+        target.copy_(source)
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return 2 * source.numel() * 4 / statistics.median(times)
+
+
+def main() -> None:
+    """Print the table."""
+    import triton
+
+    torch.manual_seed(0)
+    kernel = TritonKernel("cuda")
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}, V = {_VOCAB}")
+    bandwidth = _copy_bandwidth()
+    print(f"copy bandwidth {bandwidth / 1e6:.2f} TB/s, read and written\n")
+    print("| µs | B=1 | 64 | 512 |\n| --- | --- | --- | --- |")
+    floor = " | ".join(f"{size * _VOCAB * 4 / bandwidth:.2f}" for size in (1, 64, 512))
+    print(f"| floor: float32 logits read once | {floor} |")
+    for work in WORKLOADS:
+        cells = {1: "", 64: "", 512: ""}
+        for size in work.sizes:
+            rows = _rows(work, size)
+            us = _graph_us(partial(_draw, kernel, rows), _inputs(work, size))
+            cells[size] = f"{us:.1f}"
+        print(f"| {work.name} | {' | '.join(cells.values())} |", flush=True)
+    for work in WORKLOADS[:4]:
+        rows, one = _rows(work, 1), _bell(1)
+        us = _eager_us(partial(_draw, kernel, rows, one))
+        print(f"| {work.name}, called from Python | {us:.0f} | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

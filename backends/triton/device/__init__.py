@@ -1,0 +1,3 @@
+"""Functions that run on the device, or in Triton's interpreter; one source for every GPU."""
+
+__all__: list[str] = []

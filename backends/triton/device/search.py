@@ -1,0 +1,181 @@
+"""A row in one program: searches for the edge of a filter, and a draw from what it leaves.
+
+The source is the row itself, or a list of candidates that stays in registers.  Counts and
+masses are integers, so nothing here depends on block size, warps or the order of sums.
+"""
+
+import triton
+import triton.language as tl
+
+from refsampler.backends.triton.device.numbers import (
+    INF,
+    LAST,
+    LOG2E,
+    NINF,
+    below,
+    fixed,
+    key_value,
+    mass_edge,
+    order_key,
+    relative,
+    same_scaled,
+)
+from refsampler.backends.triton.device.rows import load_logits
+
+__all__ = ["draw_above", "draw_from_list", "filter_and_draw", "mass_above"]
+
+
+@triton.jit
+def _weights(x, low, top, t, least, SCALE: tl.constexpr):
+    """Return fixed-point masses of x >= low that min-p keeps, 0 elsewhere."""
+    e = relative(x, top, LOG2E / t)
+    return tl.where((x >= low) & (x > NINF) & (e >= least), fixed(e, SCALE), 0)
+
+
+@triton.jit
+def _edge(
+    source, length, stride, tile, t, top, low, want, least,
+    COUNT: tl.constexpr, LIST: tl.constexpr, STRIDED: tl.constexpr,
+    SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the largest v with f(x >= v) >= want, or low; f counts ids or adds masses.
+
+    Keys are searched by quarters, the largest logit alone first.  With LIST the tile is all.
+    """
+    DT: tl.constexpr = tl.int32 if COUNT else tl.int64
+    a = tl.arange(0, BLOCK)
+    lo, end = order_key(low).to(tl.int64), order_key(top).to(tl.int64) + 1
+    hi, q = end, tl.maximum(end - 1 - lo, 1)
+    reach = tl.zeros((), DT)
+    while (hi - lo > 1) & (reach != want):
+        k1, k2, k3 = lo + q, tl.minimum(lo + 2 * q, LAST), tl.minimum(lo + 3 * q, LAST)
+        f1, f2, f3 = tl.zeros((BLOCK,), DT), tl.zeros((BLOCK,), DT), tl.zeros((BLOCK,), DT)
+        for first in range(0, length, BLOCK):
+            x = tile
+            if not LIST:
+                x = load_logits(source, first + a, stride, first + a < length, STRIDED)
+            if COUNT:
+                w = (x > NINF).to(tl.int32)
+            else:
+                w = _weights(x, low, top, t, least, SCALE)
+            key = order_key(x)
+            f1 += tl.where(key >= k1.to(tl.int32), w, 0)
+            f2 += tl.where(key >= k2.to(tl.int32), w, 0)
+            f3 += tl.where(key >= k3.to(tl.int32), w, 0)
+        n1, n2, n3 = tl.sum(f1, 0), tl.sum(f2, 0), tl.sum(f3, 0)
+        s1, s2, s3 = (n1 >= want).to(tl.int64), (n2 >= want).to(tl.int64), (n3 >= want).to(tl.int64)
+        steps = s1 + s2 + s3
+        reach = tl.where(steps == 0, reach, tl.where(steps == 1, n1, tl.where(steps == 2, n2, n3)))
+        hi = tl.minimum(tl.where(steps == 3, hi, lo + q * (steps + 1)), end)
+        lo = lo + q * steps
+        q = tl.maximum((hi - lo) >> 2, 1)
+    return same_scaled(key_value(lo.to(tl.int32)), t, -1)
+
+
+@triton.jit
+def _first_beyond(w, ids, bits, fallback):
+    """Return the first id whose cumulative weight exceeds the draw."""
+    target = below(bits, tl.sum(w, 0))
+    return tl.min(tl.where(tl.cumsum(w, 0) > target, ids, fallback), 0)
+
+
+@triton.jit
+def mass_above(
+    source, length, stride, limit, top, t, STRIDED: tl.constexpr, SCALE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the mass strictly above a limit."""
+    a, mass = tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.int64)
+    for first in range(0, length, BLOCK):
+        x = load_logits(source, first + a, stride, first + a < length, STRIDED)
+        mass += tl.where(x > limit, _weights(x, NINF, top, t, 0.0, SCALE), 0)
+    return tl.sum(mass, 0)
+
+
+@triton.jit
+def draw_above(
+    source, length, stride, block_mass, low, top, t, least, bits,
+    LEVEL: tl.constexpr, STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Return an id drawn from x >= low that min-p keeps, by LEVEL all alike: two steps, one read."""
+    a, b = tl.arange(0, BLOCK), tl.arange(0, BLOCKS)
+    for first in range(0, length, BLOCK):
+        x = load_logits(source, first + a, stride, first + a < length, STRIDED)
+        if LEVEL:
+            mass = tl.sum((x >= low).to(tl.int32), 0).to(tl.int64)
+        else:
+            mass = tl.sum(_weights(x, low, top, t, least, SCALE), 0)
+        tl.store(block_mass + first // BLOCK, mass)
+    tl.debug_barrier()
+    masses = tl.load(block_mass + b, mask=b * BLOCK < length, other=0)
+    target, upto = below(bits, tl.sum(masses, 0)), tl.cumsum(masses, 0)
+    block = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), BLOCKS - 1)
+    target -= tl.sum(tl.where(b < block, masses, 0), 0)
+    ids = block * BLOCK + a
+    x = load_logits(source, ids, stride, ids < length, STRIDED)
+    if LEVEL:
+        w = (x >= low).to(tl.int64)
+    else:
+        w = _weights(x, low, top, t, least, SCALE)
+    return tl.min(tl.where(tl.cumsum(w, 0) > target, ids, length - 1), 0)
+
+
+@triton.jit
+def draw_from_list(
+    cand_x, n, total, t, k, p, least, bits, SCALE: tl.constexpr, CAP: tl.constexpr
+):  # fmt: skip
+    """Return the position of an id drawn from the n <= CAP candidates that the filters keep.
+
+    `total` is the mass of which top-p takes p; 0 is the mass that top-k and min-p leave.
+    """
+    a = tl.arange(0, CAP)
+    x = tl.load(cand_x + a, mask=a < n, other=NINF)
+    top = tl.max(x, 0)
+    flat = top == INF
+    t, k, p = tl.where(flat, 1.0, t), tl.where(flat, 1, k), tl.where(flat, 2.0, p)
+    bits = tl.where(flat, tl.zeros_like(bits), bits)
+    low = tl.min(tl.where(a < n, x, top), 0)
+    if k < n:
+        low = _edge(cand_x, CAP, 1, x, t, top, low, k, least, True, True, False, SCALE, CAP)
+    if p < 1.0:
+        left = tl.sum(_weights(x, low, top, t, least, SCALE), 0)
+        want = mass_edge(p, tl.where(total > 0, total, left))
+        low = _edge(cand_x, CAP, 1, x, t, top, low, want, least, False, True, False, SCALE, CAP)
+    return _first_beyond(_weights(x, low, top, t, least, SCALE), a, bits, n - 1)
+
+
+@triton.jit
+def filter_and_draw(
+    start, V, stride, block_mass, low, total, t, k, p, least, bits,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Return an id of the whole row, drawn after min-p, top-k and top-p; none is below `low`."""
+    a = tl.arange(0, BLOCK)
+    nothing = tl.full((BLOCK,), NINF, tl.float32)
+    high = nothing
+    for first in range(0, V, BLOCK):
+        x = load_logits(start, first + a, stride, first + a < V, STRIDED)
+        high = tl.maximum(high, x)
+    top = tl.max(high, 0)
+    flat = top == INF
+    t, k, p = tl.where(flat, 1.0, t), tl.where(flat, 1, k), tl.where(flat, 2.0, p)
+    bits = tl.where(flat, tl.zeros_like(bits), bits)
+    if k < V:
+        low = _edge(
+            start, V, stride, nothing, t, top, low, k, least, True, False, STRIDED, SCALE, BLOCK
+        )
+    if p < 1.0:
+        mass = tl.zeros((BLOCK,), tl.int64)
+        for first in range(0, V, BLOCK):
+            x = load_logits(start, first + a, stride, first + a < V, STRIDED)
+            mass += _weights(x, low, top, t, least, SCALE)
+        want = mass_edge(p, tl.where(total > 0, total, tl.sum(mass, 0)))
+        low = _edge(
+            start, V, stride, nothing, t, top, low, want, least, False, False, STRIDED, SCALE,
+            BLOCK,
+        )  # fmt: skip
+    return draw_above(
+        start, V, stride, block_mass, low, top, t, least, bits, False, STRIDED, SCALE, BLOCK,
+        BLOCKS,
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Compile the kernels for GPUs that are not there, and read what they would use.
+
+``python -m refsampler.backends.triton.targets`` prints a table and exits 1 if a kernel breaks a
+limit: scratch memory, spilled vector registers, or more shared memory than the target has.  It says
+"compiled for", never "ran on".
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from refsampler.backends.triton.device.draw import draw_kernel
+from refsampler.backends.triton.device.nucleus import above_kernel
+from refsampler.backends.triton.device.rest import rest_kernel
+from refsampler.backends.triton.device.scan import scan_kernel
+from refsampler.backends.triton.device.top_k import top_k_kernel
+from refsampler.backends.triton.geometry import TUNED, padded
+from refsampler.backends.triton.launch import sizes_of
+
+__all__ = ["TARGETS", "Resources", "Target", "Variant", "compile_for", "main", "variants"]
+
+_VOCAB = 128256
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An AMD GPU.
+
+    Attributes:
+        arch: as the compiler names it.
+        wave: lanes of a wave.
+        shared: bytes of shared memory that a program may have.
+
+    """
+
+    arch: str
+    wave: int
+    shared: int = 65536
+
+
+TARGETS = (
+    Target("gfx90a", 64),
+    Target("gfx942", 64),
+    Target("gfx950", 64, 163840),
+    Target("gfx1100", 32),
+    Target("gfx1201", 32),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel as the launcher calls it.
+
+    Attributes:
+        name: as shown.
+        kernel: the jitted function.
+        types: argument -> Triton type; arguments that are absent are None in the call.
+        constants: argument -> constant.
+        warps: of a program.
+
+    """
+
+    name: str
+    kernel: Any
+    types: Mapping[str, str]
+    constants: Mapping[str, object]
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one compiled kernel uses.
+
+    Attributes:
+        vgprs: vector registers a lane, accumulation registers included.
+        vgpr_spills, sgpr_spills: registers that did not fit; scalar ones go to vector lanes.
+        scratch: bytes of private memory a lane.
+        shared: bytes of shared memory a program.
+        code: bytes of the code object.
+
+    """
+
+    vgprs: int
+    vgpr_spills: int
+    sgpr_spills: int
+    scratch: int
+    shared: int
+    code: int
+
+    def broken_limits(self, target: Target) -> tuple[str, ...]:
+        """Return in words which limits are broken."""
+        return tuple(
+            words
+            for words, broken in (
+                (f"{self.scratch} bytes of scratch", self.scratch > 0),
+                (f"{self.vgpr_spills} spilled vector registers", self.vgpr_spills > 0),
+                (f"{self.shared} of {target.shared} shared bytes", self.shared > target.shared),
+            )
+            if broken
+        )
+
+
+_POINTERS = {
+    "logits": "*fp32",
+    "temperature": "*fp32",
+    "top_k": "*i32",
+    "top_p": "*fp32",
+    "min_p": "*fp32",
+    "seed": "*i64",
+    "noise": "*i64",
+    "seeded": "*i1",
+    "step": "*i64",
+    "chunk_max": "*fp32",
+    "chunk_mass": "*i64",
+    "block_mass": "*i64",
+    "picked": "*i32",
+    "cand_x": "*fp32",
+    "cand_i": "*i32",
+    "todo": "*i32",
+    "out": "*i32",
+    "proposed": "*i32",
+    "edge": "*fp32",
+    "part": "*fp32",
+    "total": "*i64",
+    "largest": "*fp32",
+}
+_ALL_CONSTANTS = {"STRIDED": False, "SCALE": 2.0**44}
+
+
+def variants(vocab: int = _VOCAB) -> Iterator[Variant]:
+    """Yield every kernel with the constants that the launcher gives it for float32 logits."""
+    g, sizes = TUNED, sizes_of(TUNED, vocab, by_count=True)
+    masses = {"R": g.mass_rows, "C": g.mass_chunk}
+    segments = {
+        "CHUNKS": padded(sizes.mass_chunks, g.least_chunks),
+        "SEGMENTS": padded(sizes.segments, g.least_chunks // g.mass_rows),
+    }
+    lists = {"CAP": g.candidates}
+    yield _variant("scan, maxima", scan_kernel, {"R": g.top_rows, "C": g.top_chunk, "SUMS": False})
+    yield _variant("scan, masses", scan_kernel, {"R": g.scan_rows, "C": g.mass_chunk, "SUMS": True})
+    yield _variant(
+        "top-k",
+        top_k_kernel,
+        {
+            **lists,
+            "CHUNKS": padded(sizes.top_chunks, g.least_top_chunks),
+            "C": g.top_chunk,
+            "G": g.reopened[1],
+            "FAST": g.ranked,
+            "MOST": g.most_chunks,
+        },
+    )
+    for name, count, number in (("draw, one", 1, 0), ("draw, four", 4, 0), ("draw, later", 4, 1)):
+        constants = {**segments, "C": g.mass_chunk, "N": count, "ROUND": number}
+        yield _variant(name, draw_kernel, constants)
+    yield _variant("above, first", above_kernel, {**masses, "TILES": 1, "FIRST": True})
+    yield _variant("above, later", above_kernel, {**masses, "TILES": g.tiles, "FIRST": False})
+    rest = {**lists, **segments, **masses, "ROUNDS": g.rounds}
+    rest |= {"BLOCK": g.block, "BLOCKS": sizes.blocks}
+    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps)
+    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps)
+
+
+def _variant(name: str, kernel: Any, constants: Mapping[str, object], warps: int = 4) -> Variant:
+    names = kernel.arg_names
+    given = {**_ALL_CONSTANTS, **constants, "id_stride": 1}
+    types = {one: "constexpr" if one in given else _POINTERS.get(one, "i32") for one in names}
+    return Variant(name, kernel, types, {one: given[one] for one in names if one in given}, warps)
+
+
+def compile_for(variant: Variant, target: Target) -> Resources:
+    """Compile one kernel for an AMD GPU; no GPU is needed."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    # Pointers and row strides are multiples of 16, as torch allocates them.
+    names = variant.kernel.arg_names
+    aligned = {
+        (place,): [["tt.divisibility", 16]]
+        for place, one in enumerate(names)
+        if variant.types[one].startswith("*") or one == "row_stride"
+    }
+    source = ASTSource(
+        fn=variant.kernel,
+        signature=dict(variant.types),
+        constexprs=dict(variant.constants),
+        attrs=aligned,
+    )
+    built = triton.compile(
+        source,
+        target=GPUTarget("hip", target.arch, target.wave),
+        options={"num_warps": variant.warps},
+    )
+    text = built.asm["amdgcn"]
+    return Resources(
+        vgprs=_metadata(text, "vgpr_count"),
+        vgpr_spills=_metadata(text, "vgpr_spill_count"),
+        sgpr_spills=_metadata(text, "sgpr_spill_count"),
+        scratch=_metadata(text, "private_segment_fixed_size"),
+        shared=built.metadata.shared,
+        code=len(built.asm["hsaco"]),
+    )
+
+
+def _metadata(text: str, field: str) -> int:
+    found = re.search(rf"\.{field}:\s+(\d+)", text)
+    if found is None:
+        raise ValueError(f"no .{field} in the code object's metadata: allowed is one number")
+    return int(found.group(1))
+
+
+def main(archs: Sequence[str] = ()) -> int:
+    """Print the table for the named targets, all by default; return 1 if a limit is broken."""
+    import triton
+
+    broken = []
+    print(f"Compiled with triton {triton.__version__}, V = {_VOCAB}, float32; not run.\n")
+    print("| kernel | compiled for | VGPRs | spills V / S | scratch | shared | code |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for target in TARGETS:
+        if archs and target.arch not in archs:
+            continue
+        for variant in variants():
+            used = compile_for(variant, target)
+            print(
+                f"| {variant.name} | {target.arch} | {used.vgprs} "
+                f"| {used.vgpr_spills} / {used.sgpr_spills} "
+                f"| {used.scratch} | {used.shared} | {used.code} |",
+                flush=True,
+            )
+            broken += [
+                f"{variant.name} for {target.arch}: {words}" for words in used.broken_limits(target)
+            ]
+    for words in broken:
+        print(f"limit broken: {words}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
