@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from refsampler.backends.process import SubjectEnded
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
-from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
@@ -67,7 +67,7 @@ def judge_case(
             if lawless and _refuses_by_name(error):
                 continue
             where = f"arrangement {place + 1}, " if place else ""
-            found = (_crash(case, f"{where}{error}", lawless=lawless),)
+            found = _crash(case, error, where, lawless=lawless)
             return Judged(found, draws, crashed=True)
         draws += sum(len(draw.ids) for draw in drawn)
         arrangements.append(Arrangement(one, expected, drawn))
@@ -94,7 +94,7 @@ def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
     try:
         asked = ask_check(subject, check, case)
     except SubjectError as error:
-        return Judged((_crash(case, str(error), lawless=False),), 0, crashed=True)
+        return Judged(_crash(case, error, "", lawless=False), 0, crashed=True)
     first = {(one.clause, *one.candidates): one for one in asked.findings[::-1]}
     return Judged(tuple(first.values()), asked.draws, figures=asked.figures, unasked=asked.unasked)
 
@@ -105,14 +105,25 @@ def _refuses_by_name(error: SubjectError) -> bool:
     return named and error.refused
 
 
-def _crash(case: Case, words: str, *, lawless: bool) -> Finding:
-    """Return the finding of a call that raised; rows without a law have a clause of their own."""
+def _crash(case: Case, error: SubjectError, where: str, *, lawless: bool) -> tuple[Finding, ...]:
+    """Return the findings of a call that raised; rows without a law have a clause of their own.
+
+    Of those an error breaks one clause, whichever explains more; a hang or a dead process is
+    neither an id nor an error, and no return: it breaks both.
+    """
+    words = f"{where}{error}"
+    returns = ClauseId("output.returns")
     if not lawless:
-        return Finding(ClauseId("output.returns"), "a result", words)
+        return (Finding(returns, "a result", words),)
     own = "mask.empty" if "mask.empty" in case.clauses else "nonfinite.contained"
     expected = "an id in range, or an error that names the rows"
-    candidates = clause_ids(own, "output.returns")
-    return Finding(candidates[0], expected, words, candidates=candidates)
+    if isinstance(error, SubjectEnded):
+        return (
+            Finding(ClauseId(own), expected, words),
+            Finding(returns, "a result or an error", words),
+        )
+    candidates = (ClauseId(own), returns)
+    return (Finding(candidates[0], expected, words, candidates=candidates),)
 
 
 def run_case(subject: AskedSubject, one: PlannedCase, writer: ReportWriter, tally: Tally) -> None:

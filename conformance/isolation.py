@@ -205,8 +205,8 @@ def _for_large_batches(limits: Limits) -> Limits:
     """Return what the batches of `input.large` may use: their logits are asked for by the suite."""
     bytes_ = limits.memory_bytes
     return Limits(
-        limits.timeout_s + _SECONDS_A_LOGIT * memory.ELEMENTS,
-        None if bytes_ is None else bytes_ + memory.bytes_wanted(memory.ELEMENTS),
+        limits.timeout_s + _SECONDS_A_LOGIT * memory.ENDS * memory.ELEMENTS,
+        None if bytes_ is None else bytes_ + memory.bytes_wanted(memory.ENDS * memory.ELEMENTS),
     )
 
 

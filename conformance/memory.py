@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["ELEMENTS", "SHARES", "bytes_wanted", "free_bytes", "memory_short"]
+__all__ = ["ELEMENTS", "ENDS", "SHARES", "bytes_wanted", "free_bytes", "memory_short"]
 
 ELEMENTS = 2**31
 """Where a signed 32-bit element index ends."""
+ENDS = 2
+"""The unsigned index ends at so many times that."""
 SHARES = 6
 """Float32 tensors of that size that a backend may hold at a time beside the logits."""
 
@@ -33,8 +35,12 @@ def bytes_wanted(elements: int) -> int:
     return (1 + SHARES) * 4 * elements
 
 
-def memory_short(device: str = "cpu", elements: int = ELEMENTS) -> str:
-    """Say how much memory is missing for so many logits; empty if there is enough."""
+def memory_short(device: str = "cpu", elements: int | None = None) -> str:
+    """Say how much memory is missing for so many logits; empty if there is enough.
+
+    None is `ELEMENTS` as it stands at the call: the audit may have set it.
+    """
+    elements = ELEMENTS if elements is None else elements
     wanted, free = bytes_wanted(elements), free_bytes(device)
     if free >= wanted:
         return ""

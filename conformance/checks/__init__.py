@@ -16,6 +16,7 @@ def all_checks() -> tuple[Check, ...]:
         admission,
         batches,
         cost,
+        effects,
         filters,
         generated,
         greedy,
@@ -34,17 +35,20 @@ def all_checks() -> tuple[Check, ...]:
         seeds,
         sessions,
         tail,
+        tail_dtypes,
     )
 
     groups = (
         greedy,
         filters,
         processors,
+        effects,
         inputs,
         metadata,
         batches,
         seeds,
         processes,
+        tail_dtypes,
         logprobs,
         modes,
         refusals,

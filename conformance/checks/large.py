@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import torch
+from jaxtyping import Int64
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case, Hazard
-from refsampler.conformance.checks.base import Asked, Check, Finding, Kind
+from refsampler.conformance.checks.base import Asked, Check, Finding, Kind, clause_ids
 from refsampler.conformance.designed.build import batch, request, row
 from refsampler.conformance.subject import OpenSubject, derived_seed
 from refsampler.metadata import SamplingMetadata
 
 __all__ = ["CHECKS"]
 
-_CLAUSE = ClauseId("input.large")
+_CLAUSE, _RANGE = clause_ids("input.large", "output.range")
 _VOCAB = 2**17
 _STRIDE = 7919
 _BEYOND = 8
@@ -24,36 +28,67 @@ _BEYOND = 8
 
 
 def _cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
-    """Return a first row, whose like fill the batch; none where memory or the backend ends before.
+    """Return a first row for each end of a 32-bit index that the batch passes, signed, unsigned.
 
-    An engine would have to admit 16,000 requests for it.
+    Rows like it fill the batch.  Beyond the signed end it is asked with top-k too, whose buffers
+    have indices of their own.  No case where memory or the backend ends before; an engine would
+    have to admit 16,000 requests.
     """
-    rows = memory.ELEMENTS // _VOCAB + _BEYOND
-    most = capabilities.max_elements
-    unfit = most is not None and rows * _VOCAB > most
-    if capabilities.level == 3 or unfit or memory.memory_short(capabilities.device):
+    if capabilities.level == 3 or memory.memory_short(capabilities.device):
         return ()
-    return (batch(_VOCAB, [(row({0: 1.0}), request())], _CLAUSE, hazard=Hazard.MEMORY),)
+    most = capabilities.max_elements
+    asked: tuple[tuple[int, dict[str, Any]], ...] = (
+        (1, {}),
+        (1, {"top_k": 20}),
+        (memory.ENDS, {}),
+    )
+    return tuple(
+        batch(
+            _VOCAB,
+            [(row({0: 1.0}), request(**params))] * ends,
+            _CLAUSE,
+            _RANGE,
+            hazard=Hazard.MEMORY,
+        )
+        for ends, params in asked
+        if most is None or _rows(ends) * _VOCAB <= most
+    )
+
+
+def _rows(ends: int) -> int:
+    return ends * memory.ELEMENTS // _VOCAB + _BEYOND
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
     """Give row r its one finite id at 7919 r mod V, and look for it in every row."""
-    rows, device = memory.ELEMENTS // _VOCAB + _BEYOND, subject.capabilities.device
+    ends, device = len(case.requests), subject.capabilities.device
+    short = memory.memory_short(device, ends * memory.ELEMENTS)
+    if short:
+        return Asked(unasked=short)
+    rows = _rows(ends)
     right = _STRIDE * np.arange(rows) % _VOCAB
     logits = torch.full((rows, _VOCAB), -torch.inf, device=device)
     logits.scatter_(1, torch.from_numpy(right)[:, None].to(device), 1.0)
-    metadata = SamplingMetadata.from_requests(case.requests * rows, _VOCAB, device=device)
+    requests = case.requests[:1] * rows
+    metadata = SamplingMetadata.from_requests(requests, _VOCAB, device=device)
     draw = subject.sample_prepared(logits, metadata, derived_seed(subject.run_seed, case.id))
     if len(draw.ids) != rows:
         return Asked((Finding(ClauseId("output.form"), f"{rows} ids", draw.form),), rows)
-    wrong = np.flatnonzero(draw.ids != right)
-    if not len(wrong):
-        return Asked((), rows)
-    first = int(wrong[0])
-    seen = f"id {draw.ids[first]} in row {first}; {len(wrong)} of {rows} rows are wrong"
-    return Asked((Finding(_CLAUSE, f"id {right[first]}", seen, row=first),), rows)
+    return Asked(tuple(_judge(draw.ids, right)), rows)
+
+
+def _judge(ids: Int64[np.ndarray, " rows"], right: Int64[np.ndarray, " rows"]) -> Iterator[Finding]:
+    """Name the clause of large batches for every wrong id, and that of the range for its own."""
+    outside = (ids < 0) | (ids >= _VOCAB)
+    for clause, wrong in ((_CLAUSE, ids != right), (_RANGE, outside)):
+        if wrong.any():
+            first = int(wrong.argmax())
+            seen = (
+                f"id {ids[first]} in row {first}; {int(wrong.sum())} of {len(ids)} rows are wrong"
+            )
+            yield Finding(clause, f"id {right[first]}", seen, row=first)
 
 
 CHECKS: tuple[Check, ...] = (
-    Check("large-batches", (_CLAUSE,), Kind.EXACT, _cases, ask=_ask, profiles=("full",)),
+    Check("large-batches", (_CLAUSE, _RANGE), Kind.EXACT, _cases, ask=_ask, profiles=("full",)),
 )

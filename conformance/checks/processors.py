@@ -39,6 +39,14 @@ def _other_penalties(capabilities: Capabilities, _run_seed: int) -> tuple[Case, 
     return _if(capabilities, Feature.PENALTIES, more)
 
 
+def _one_path(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    masks = (*processors.mask_cases(), *processors.bias_cases())
+    return (
+        *_if(capabilities, Feature.MASKS, ragged.one_path(masks)),
+        *_if(capabilities, Feature.PENALTIES, ragged.one_path(processors.penalty_cases())),
+    )
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         "masks",
@@ -81,6 +89,19 @@ CHECKS: tuple[Check, ...] = (
         clause_ids(*_PENALTIES, "order.pipeline", "effect.parameters", "greedy.tie"),
         Kind.NEAR_CERTAIN,
         _other_penalties,
+    ),
+    Check(
+        "processors-on-one-path",
+        clause_ids(
+            *_MASKS,
+            "penalty.repetition",
+            "penalty.frequency",
+            "penalty.presence",
+            "order.pipeline",
+            "effect.parameters",
+        ),
+        Kind.NEAR_CERTAIN,
+        _one_path,
     ),
     Check("forced-thinking", clause_ids("thinking.force"), Kind.NEAR_CERTAIN, _thinking),
 )

@@ -20,6 +20,8 @@ from refsampler.conformance.subject import OpenSubject
 __all__ = ["CHECKS"]
 
 _REPEATS = 6
+_WIDE_REPEATS = 24
+"""A fault of one call in twenty shows; each call of wide rows is dear."""
 _LOADED = 24
 """Calls, the first alone and the others while another thread draws."""
 
@@ -164,6 +166,15 @@ CHECKS: tuple[Check, ...] = (
         arrange=lambda case: (case, case),
     ),
     Check("seeds-repeated", clause_ids("determinism.repeat"), Kind.EXACT, _repeated, _judge_same),
+    Check(
+        "seeds-repeated-wide",
+        clause_ids("determinism.repeat"),
+        Kind.EXACT,
+        lambda capabilities, run_seed: _if_seeded(
+            capabilities, (batches.wide_repeat_case(run_seed, _WIDE_REPEATS),)
+        ),
+        _judge_same,
+    ),
     Check(
         "seeds-under-load",
         clause_ids("determinism.repeat"),

@@ -121,7 +121,10 @@ def _candidates(case: Case, step: _Step, row: int) -> tuple[ClauseId, ...]:
     params = asked.params
     minds = params.penalised or params.bad_words_token_ids or params.min_tokens
     grew = minds and asked.output and step.number > 0
-    history = clause_ids("penalty.history") if grew else ()
+    # of constraints that alone are wrong the history is not, though it would explain them too
+    minded = ("mask.bad-words",) * bool(params.bad_words_token_ids)
+    minded += ("mask.min-tokens",) * bool(params.min_tokens)
+    history = clause_ids(*minded, "penalty.history") if grew else ()
     return tuple(dict.fromkeys([*own, *history])) or case.clauses
 
 
@@ -249,6 +252,15 @@ CHECKS: tuple[Check, ...] = (
         Kind.EXACT,
         lambda capabilities, _: _engine(
             capabilities, designed.history_cases(capabilities.features)
+        ),
+        ask=_ask_state,
+    ),
+    Check(
+        "session-constraints",
+        clause_ids("mask.bad-words", "mask.min-tokens"),
+        Kind.EXACT,
+        lambda capabilities, _: _engine(
+            capabilities, designed.constraint_cases(capabilities.features)
         ),
         ask=_ask_state,
     ),

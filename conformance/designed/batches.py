@@ -17,8 +17,10 @@ __all__ = [
     "seed_effect_cases",
     "seed_repeat_cases",
     "size_cases",
+    "wide_repeat_case",
 ]
 
+_WIDE = 152_064
 _SIZES = (1, 2, 7, 8, 9, 257)
 _FLAT_CALLS = 40
 """Of 40 draws of a row by itself some 35 give another id than one that a batch repeats."""
@@ -100,6 +102,16 @@ def seed_repeat_cases(run_seed: int) -> tuple[Case, ...]:
         for place, seed in enumerate(seeds)
     ]
     return (batch(509, rows, "seed.reproducible", "determinism.repeat"),)
+
+
+def wide_repeat_case(run_seed: int, calls: int) -> Case:
+    """Return seeded rows so wide that a kernel shares a row out, under top-k, asked again."""
+    base = derived_seed(run_seed, "wide")
+    rows: list[Row] = [
+        (RowRecipe(shape="bell", seed=place), request(seed=base + place, top_k=50))
+        for place in range(4)
+    ]
+    return batch(_WIDE, rows, "determinism.repeat", calls=calls)
 
 
 def seed_batch_cases(run_seed: int) -> tuple[Case, ...]:

@@ -14,7 +14,14 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import Row, batch, request, row
 from refsampler.request import PLACEHOLDER, Request
 
-__all__ = ["grammar_mask_cases", "grammar_penalty_cases", "ragged", "swapped", "tied_cases"]
+__all__ = [
+    "grammar_mask_cases",
+    "grammar_penalty_cases",
+    "one_path",
+    "ragged",
+    "swapped",
+    "tied_cases",
+]
 
 _LOW = -2000.0
 
@@ -22,6 +29,20 @@ _LOW = -2000.0
 def swapped(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return the cases with id 0 and the last id exchanged, in logits, lists and histories."""
     return tuple(_swapped(case) for case in cases)
+
+
+def one_path(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Return each case's greedy rows by themselves, and its random ones.
+
+    Batches of one kind may have a path of their own, on which a parameter can be forgotten.
+    """
+    return tuple(_of_kind(case, greedy=greedy) for case in cases for greedy in (True, False))
+
+
+def _of_kind(case: Case, *, greedy: bool) -> Case:
+    rows = zip(case.logits.rows, case.requests, strict=True)
+    chosen = [(recipe, asked) for recipe, asked in rows if asked.params.greedy is greedy]
+    return batch(case.logits.vocab, chosen, *case.clauses)
 
 
 def _swapped(case: Case) -> Case:

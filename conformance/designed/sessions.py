@@ -19,6 +19,7 @@ __all__ = [
     "VOCAB",
     "Script",
     "asks",
+    "constraint_cases",
     "grown",
     "history_cases",
     "logprobs_cases",
@@ -215,6 +216,30 @@ def history_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
     return (script.case("penalty.history"),)
 
 
+def constraint_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
+    """Return batches whose rows stay where they are while steps give one to three tokens.
+
+    What a phrase bans depends on the last of them, and a minimum on how many there are.
+    """
+    if Feature.MASKS not in features:
+        return ()
+    cases = []
+    for kind, clause in (("phrase", "mask.bad-words"), ("minimum", "mask.min-tokens")):
+        script = Script()
+        for name in range(6):
+            script.add(name, member(kind, _ids(name), greedy=name % 2 == 0))
+        for turn in range(5):
+            tokens = {}
+            for name, (recipe, _) in script.running.items():
+                # ends in the second, the third, the first id by turns, each after another one
+                places = [(turn + name + back) % 3 for back in range(1 + (turn + name // 2) % 3)]
+                tokens[name] = tuple(recipe.ids[place] for place in places[::-1])
+            script.step(list(range(6)), tokens)
+        script.step(list(range(6)))
+        cases.append(script.case(clause))
+    return tuple(cases)
+
+
 def preempt_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
     """Return requests that wait for some steps and go on, first, middle and last rows."""
     members = _members(features)
@@ -247,9 +272,12 @@ def _live(number: int) -> RowRecipe:
 
 
 def seed_cases() -> tuple[Case, ...]:
-    """Return seeded rows over steps: by themselves, with neighbours that come, go and wait."""
-    still, moving, waiting, arriving = Script(), Script(), Script(), Script()
-    for script in (still, moving, waiting):
+    """Return seeded rows over steps: by themselves, with neighbours that come, go and wait.
+
+    In the last case the steps give unequally many tokens.
+    """
+    still, moving, waiting, arriving, uneven = (Script() for _ in range(5))
+    for script in (still, moving, waiting, uneven):
         for name in range(16):
             script.add(name, (_live(name), request(seed=5000 + name)))
         for name in range(16, 20):
@@ -258,6 +286,7 @@ def seed_cases() -> tuple[Case, ...]:
     token = {name: (name,) for name in everyone}
     for turn in range(5):
         still.step(everyone, token)
+        uneven.step(everyone, {name: (name,) * (1 + (name + turn) % 3) for name in everyone})
         moving.step(everyone[turn:] + everyone[:turn] if turn % 2 else everyone[::-1], token)
         away = set(range(turn * 3, turn * 3 + 3)) if turn in (1, 2) else set()
         present = [name for name in everyone if name not in away]
@@ -276,11 +305,15 @@ def seed_cases() -> tuple[Case, ...]:
         moving.case("batch.state", "seed.batch"),
         arriving.case("batch.state", "seed.batch"),
         waiting.case("history.preempt", "seed.batch"),
+        uneven.case("batch.state", "seed.batch"),
     )
 
 
 def logprobs_cases() -> tuple[Case, ...]:
-    """Return rows that stay and ask for logprobs of steps whose logits all differ."""
+    """Return rows that stay and ask for logprobs of steps whose logits all differ.
+
+    The steps give one, two and three tokens.
+    """
     script = Script()
     wants: tuple[dict[str, Any], ...] = (
         {"logprobs": 3},
@@ -292,7 +325,7 @@ def logprobs_cases() -> tuple[Case, ...]:
     for turn in range(4):
         for name, want in enumerate(wants):
             bell = RowRecipe(shape="bell", seed=31 * turn + name, scale=1.0)
-            asked = request(output=(1,) * turn, **want)
+            asked = request(output=(1,) * (turn * (turn + 1) // 2), **want)
             script.add(name, (bell, asked))
         script.step(range(len(wants)), {})
     return (script.case("logprobs.step"),)

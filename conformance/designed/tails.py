@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import batch, flat, request
 from refsampler.conformance.evidence.sea import sea
@@ -17,11 +18,12 @@ FLAT_VOCAB = 1024
 """A copied draw is seen after a handful of pairs; larger rows cost more seconds for the same."""
 
 
-def tail_case(grade: float) -> Case:
-    """Return one id against a flat sea of ids of probability `grade` each."""
+def tail_case(grade: float, dtype: DType = DType.FLOAT32) -> Case:
+    """Return one id against a flat sea of ids of probability `grade` each, as `dtype` rounds it."""
     head = TAIL_VOCAB // 3
     recipe = RowRecipe(ids=(head,), values=(sea(TAIL_VOCAB, grade).gap,))
-    return batch(TAIL_VOCAB, [(recipe, request())], "draw.tail", "draw.resolution")
+    clauses = ("draw.tail", "draw.resolution")[: 2 if dtype is DType.FLOAT32 else 1]
+    return batch(TAIL_VOCAB, [(recipe, request())], *clauses, dtype=dtype)
 
 
 def flat_case(clause: str, calls: int, vocab: int = FLAT_VOCAB) -> Case:

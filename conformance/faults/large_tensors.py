@@ -1,6 +1,6 @@
 """Large tensors: rows times vocabulary beyond what 32 bits can count.
 
-Every small shape is exact.  Here the index ends at 2^24 elements, and the suite is told so.
+Every small shape is exact.  Here the index ends at 2^22 elements, and the suite is told so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["FAULTS"]
 
 FAULTS = Shelf(Kind.LARGE_TENSORS)
 
-_END: Final = 2**24
+_END: Final = 2**22
 """Where the signed index ends; the unsigned one ends at twice that."""
 
 
