@@ -244,10 +244,20 @@ class Wraps(NativeKernel):
 def test_a_row_offset_that_wraps_is_seen(small_index, kernel, wrong):
     (check,) = large.CHECKS
     subject = OpenSubject(kernel(), 5)
-    (case,) = check.cases(subject.capabilities, 5)
-    judged = judge_case(subject, check, case)
-    assert [one.clause for one in judged.findings] == (["input.large"] if wrong else [])
-    assert judged.draws == 12
+    judged = [judge_case(subject, check, case) for case in check.cases(subject.capabilities, 5)]
+    found = [[one.clause for one in case.findings] for case in judged]
+    assert found == ([["input.large"]] if wrong else [[]]) * 3
+    # 4 rows to the signed end, asked with top-k too, 8 to the unsigned one, and 8 beyond each
+    assert [case.draws for case in judged] == [12, 12, 16]
+
+
+def test_the_unsigned_end_is_not_asked_for_where_memory_is_short(small_index, monkeypatch):
+    (check,) = large.CHECKS
+    # enough for 7 tensors of 2^19 float32, not for tensors twice as large
+    monkeypatch.setattr(memory, "free_bytes", lambda _device="cpu": 20_000_000)
+    subject = OpenSubject(NativeKernel(), 5)
+    asked = [judge_case(subject, check, case) for case in check.cases(subject.capabilities, 5)]
+    assert [bool(one.unasked) for one in asked] == [False, False, True]
 
 
 def test_large_batches_are_not_run_where_memory_is_short(monkeypatch):
