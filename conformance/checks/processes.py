@@ -71,7 +71,7 @@ def _cases(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
         for place, (recipe, asked) in enumerate(seeded * 2 * seedable)
     ]
     rows += [(recipe, request(temperature=0.0)) for recipe in (near, tied, steps)]
-    if capabilities.level > 1:
+    if capabilities.level > 1 and seedable:
         # ranks agree on rows without a seed too: their default generators stand alike
         rows += [(near, request())] * 4
     return (batch(_VOCAB, rows, *clauses, calls=_STEPS),)
