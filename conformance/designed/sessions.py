@@ -6,7 +6,7 @@ parameters and history, by 60 nats at T = 2^-9 or as an argmax, and in numbers t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from refsampler.backends.protocol import Feature
@@ -172,8 +172,22 @@ def move_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
         reuse.step([0, 1] if turn % 2 else [1, 0])
         reuse.remove(0)
         reuse.remove(1)
-    scripts = (swaps, holes, reuse, _twins(features))
+    scripts = (swaps, holes, reuse, _twins(features), *_vacated(features))
     return tuple(script.case("batch.state") for script in scripts)
+
+
+def _vacated(features: frozenset[Feature]) -> Iterator[Script]:
+    """Yield a request of each kind that moves down, and a plain one that takes the row it left."""
+    for kind in asks(features)[1:]:
+        script = Script()
+        for name, one in enumerate(("plain", "plain", kind)):
+            script.add(name, member(one, _ids(name), greedy=False))
+        script.step([0, 1, 2])
+        script.remove(0)
+        script.step([2, 1])
+        script.add(3, member("plain", _ids(3), greedy=False))
+        script.step([2, 1, 3])
+        yield script
 
 
 def _twins(features: frozenset[Feature]) -> Script:
