@@ -20,7 +20,7 @@ from torch import Tensor
 from refsampler.backends.protocol import Rows
 from refsampler.backends.triton.kernel import TritonKernel
 
-__all__ = ["Workload", "main"]
+__all__ = ["WORKLOADS", "Workload", "main"]
 
 _VOCAB = 128256
 _L2_BYTES = 2**26
