@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 RUNS := reports/runs
 VLLM_VENV := .venv-vllm
 
-.PHONY: check test lint vllm-parity clean
+.PHONY: check test lint amd-compile vllm-parity clean
 
 check: $(STAMP)
 	$(BIN)/refsampler check native --report $(RUNS)/native
@@ -18,6 +18,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Compiles for AMD GPUs without one; the table of what the kernels use is kept in reports/amd/.
+amd-compile: $(STAMP)
+	TRITON_INTERPRET=0 $(BIN)/python -m refsampler.backends.triton.targets
 
 vllm-parity:
 	$(PYTHON) tests/vllm_parity/setup_env.py --venv $(VLLM_VENV)
