@@ -15,7 +15,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
-import torch
 from torch import Tensor
 
 from refsampler.backends.protocol import DType
@@ -136,11 +135,11 @@ def lay_out(logits: Tensor, layout: Layout) -> Tensor:
     if layout is Layout.TRANSPOSED:
         return logits.t().contiguous().t()
     if layout is Layout.STRIDED:
-        wide = torch.full((rows, 2 * vocab), math.nan, dtype=logits.dtype)
+        wide = logits.new_full((rows, 2 * vocab), math.nan)
         wide[:, ::2] = logits
         return wide[:, ::2]
     if layout is Layout.SLICED:
-        wide = torch.full((rows + 1, vocab + 3), math.nan, dtype=logits.dtype)
+        wide = logits.new_full((rows + 1, vocab + 3), math.nan)
         wide[1:, 3:] = logits
         return wide[1:, 3:]
     return logits

@@ -135,3 +135,10 @@ def test_layouts_have_their_strides():
     assert lay_out(logits, Layout.STRIDED).stride() == (10, 2)
     assert lay_out(logits, Layout.SLICED).stride() == (8, 1)
     assert lay_out(logits, Layout.SLICED).storage_offset() == 11
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_a_layout_stays_on_the_device_of_the_logits(layout):
+    # No data is needed to see where memory would be, so this machine needs no GPU.
+    logits = torch.empty(3, 5, device="meta")
+    assert lay_out(logits, layout).device == logits.device

@@ -154,7 +154,9 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         block=512,
     )
     if ON_GPU:
-        other = Geometry(top_chunk=32, top_rows=128, reopened=(16, 16), block=2048, rest_warps=8)
+        other = Geometry(
+            top_chunk=32, top_rows=128, reopened=(16, 16), block=2048, rest_warps=(4, 8)
+        )
     asked = [one for one in FILTERS["mixed"] if one.k != 200]
     logits, seeds = bell(len(asked), seed=8), list(range(len(asked)))
     resized = TritonKernel(geometry=other)

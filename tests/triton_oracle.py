@@ -85,6 +85,6 @@ def token(x, asked, seed, step, rounds=ROUNDS):
         for one in drawn:
             if mass[one] > 0:
                 return one
-        if asked.p < SMALL_P and number > 0:
+        if asked.p < SMALL_P:
             everything = np.where(scaled > scaled[drawn].max(), everything, 0)
     return invert(mass, uniform(seed, step, 4 * rounds))

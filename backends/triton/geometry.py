@@ -26,7 +26,7 @@ class Geometry:
         tiles: segments a program in later rounds of top-p.
         rounds: rounds of four proposals.
         block: ids that a program of the last kernel reads at a time.
-        rest_warps: warps of such a program.
+        rest_warps: warps of such a program, with top-k and with top-p alone.
         least_chunks, least_top_chunks, least_blocks: what a row is padded to inside a program, so
             that all vocabularies up to 131072 share one compiled kernel.
 
@@ -50,7 +50,7 @@ class Geometry:
     least_chunks: int = 512
     least_top_chunks: int = 2048
     least_blocks: int = 32
-    rest_warps: int = 8
+    rest_warps: tuple[int, int] = (8, 16)
 
 
 TUNED = Geometry()

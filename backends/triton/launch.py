@@ -496,5 +496,5 @@ class _Call:
             CAP=g.candidates,
             BLOCK=g.block,
             BLOCKS=sizes.blocks,
-            warps=g.rest_warps,
+            warps=g.rest_warps[settle],
         )

@@ -161,8 +161,8 @@ def variants(vocab: int = _VOCAB) -> Iterator[Variant]:
     yield _variant("above, later", above_kernel, {**masses, "TILES": g.tiles, "FIRST": False})
     rest = {**lists, **segments, **masses, "ROUNDS": g.rounds}
     rest |= {"BLOCK": g.block, "BLOCKS": sizes.blocks}
-    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps)
-    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps)
+    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps[0])
+    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps[1])
 
 
 def _variant(name: str, kernel: Any, constants: Mapping[str, object], warps: int = 4) -> Variant:

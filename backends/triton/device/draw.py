@@ -116,7 +116,7 @@ def draw_kernel(
     t, greedy = row_temperature(temperature, row)
     bits = row_bits(seed, noise, seeded, step, row, j + ROUND * N, greedy)
     floor = tl.full((), NINF, tl.float32)
-    if ROUND > 1:
+    if ROUND > 0:
         if tl.load(top_p + row) < SMALL_P:
             floor = tl.max(tl.load(edge + row * N + j), 0)
     token, value, top, mass = draws(

@@ -74,7 +74,7 @@ def _propose(
     floor, highest = tl.full((), NINF, tl.float32), tl.full((), NINF, tl.float32)
     top, total = tl.full((), NINF, tl.float32), tl.zeros((), tl.int64)
     while (token < 0) & (number < 4 * ROUNDS):
-        if (number == 0) | ((number % 4 == 0) & (number > 4) & (given_p < SMALL_P)):
+        if (number == 0) | ((number % 4 == 0) & (given_p < SMALL_P)):
             floor = highest
             _chunk_masses(
                 start, id_stride, t, floor, top, chunk_max, chunk_mass, chunks, V, STRIDED, R, C
