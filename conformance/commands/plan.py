@@ -60,4 +60,4 @@ def plan(
     for name, (cases, draws) in counts.items():
         click.echo(f"  {name:<34}{cases:>5} cases {draws:>12,} draws")
     for power in made.would_see:
-        click.echo(f"  {power.bias:<34}seen with probability {power.probability:.6g}")
+        click.echo(f"  {power.bias:<42} seen with probability {power.probability:.6g}")
