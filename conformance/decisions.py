@@ -117,7 +117,10 @@ class Tally:
         that a clause is not blamed for what another one, broken elsewhere too, explains as well.
         """
         blamed: dict[ClauseId, list[tuple[Case, Finding]]] = {}
-        open_ = [one for one in self.breaches if one[1].given is None]
+        broken = self._broken_by_itself
+        open_ = [
+            one for one in self.breaches if one[1].given is None and one[1].unless not in broken
+        ]
         while open_:
             votes: dict[ClauseId, int] = {}
             for _, finding in open_:
@@ -131,6 +134,25 @@ class Tally:
             if finding.given is not None and finding.given in blamed:
                 blamed.setdefault(finding.clause, []).append((case, finding))
         return blamed
+
+    @property
+    def withheld(self) -> dict[ClauseId, ClauseId]:
+        """Return clause -> the broken clause without which its findings say nothing."""
+        broken = self._broken_by_itself
+        return {
+            one.clause: one.unless
+            for _, one in self.breaches
+            if one.unless is not None and one.unless in broken
+        }
+
+    @property
+    def _broken_by_itself(self) -> frozenset[ClauseId]:
+        """Return the clauses of which a finding speaks that no other clause explains."""
+        return frozenset(
+            one.clause
+            for _, one in self.breaches
+            if one.given is None and one.unless is None and {*one.candidates} <= {one.clause}
+        )
 
 
 def decide(plan: Plan, tally: Tally, pools: Mapping[ClauseId, ClausePool]) -> Iterator[Decision]:
@@ -182,6 +204,8 @@ def _decision(
         status = Status.FAIL
     elif consequence:
         status, reason = Status.INCONCLUSIVE, f"consequence of {rested}"
+    elif name in tally.withheld:
+        status, reason = Status.INCONCLUSIVE, f"consequence of {tally.withheld[name]}"
     else:
         status, reason = _unbroken(plan, tally, name, stands)
     expected, seen = ("", "") if finding is None else (finding.expected, finding.seen)

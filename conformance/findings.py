@@ -12,7 +12,15 @@ __all__ = ["finding_of", "finding_record"]
 def finding_record(one: Finding) -> FindingRecord:
     """Return a finding as a part of a line."""
     return FindingRecord(
-        one.clause, one.expected, one.seen, one.charge, one.row, one.call, one.candidates, one.given
+        one.clause,
+        one.expected,
+        one.seen,
+        one.charge,
+        one.row,
+        one.call,
+        one.candidates,
+        one.given,
+        one.unless,
     )
 
 
@@ -27,4 +35,5 @@ def finding_of(one: FindingRecord) -> Finding:
         one.call,
         tuple(ClauseId(name) for name in one.candidates),
         None if one.given is None else ClauseId(one.given),
+        unless=None if one.unless is None else ClauseId(one.unless),
     )

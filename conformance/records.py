@@ -71,6 +71,7 @@ class FindingRecord(msgspec.Struct, frozen=True):
     call: int | None = None
     candidates: tuple[str, ...] = ()
     given: str | None = None
+    unless: str | None = None
 
 
 class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):

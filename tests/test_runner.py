@@ -15,9 +15,10 @@ from refsampler.clauses import ClauseId, Level, load
 from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import Check, Finding, Kind
 from refsampler.conformance.checks.standing import owned_clauses, standing
-from refsampler.conformance.decisions import Decision, Tally, exit_code, headline
+from refsampler.conformance.decisions import Decision, Tally, decide, exit_code, headline
 from refsampler.conformance.designed.build import batch, masses, request, row
 from refsampler.conformance.faults.right import RightKernel
+from refsampler.conformance.findings import finding_of, finding_record
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import CaseRecord, Header, ReportWriter, read_report
 from refsampler.conformance.runner import run
@@ -173,6 +174,32 @@ def test_blame_falls_on_the_clause_that_explains_most():
     tally.book(case, (Finding(effect, "", "3", given=p), Finding(effect, "", "4", given=k)))
     blamed = tally.blamed()
     assert {clause: len(found) for clause, found in blamed.items()} == {k: 2, effect: 1}
+
+
+def test_what_never_came_says_nothing_where_noise_is_not_fresh():
+    case = batch(3, [(row({0: 1.0}), request())], "batch.size")
+    size, fresh, k = (ClauseId(one) for one in ("batch.size", "seed.effect", "top-k.keep"))
+    rests = Finding(size, "", "1", 1e-16, candidates=(size, k), unless=fresh)
+    tally = Tally()
+    tally.book(case, (rests, Finding(k, "", "impossible", candidates=(k,))))
+    # with k for both: an unexplained id that never came counts as long as noise is fresh
+    assert {clause: len(found) for clause, found in tally.blamed().items()} == {k: 2}
+    tally.book(case, (Finding(fresh, "", "ids as in every other call"),))
+    assert {clause: len(found) for clause, found in tally.blamed().items()} == {fresh: 1, k: 1}
+    assert tally.withheld == {size: fresh}
+    assert finding_of(finding_record(rests)) == rests
+
+
+def test_a_clause_whose_findings_are_withheld_is_not_called_right():
+    plan = make_plan(NativeKernel().capabilities, glob="batch.size", run_seed=1)
+    case, fresh = plan.cases[0].case, ClauseId("seed.effect")
+    tally = Tally()
+    tally.book(case, (Finding(ClauseId("batch.size"), "", "1", 1e-16, unless=fresh),))
+    tally.book(case, (Finding(fresh, "", "ids as in every other call"),))
+    decided = {one.verdict.clause: one for one in decide(plan, tally, {})}
+    assert decided[ClauseId("batch.size")].verdict.status is Status.INCONCLUSIVE
+    assert decided[ClauseId("batch.size")].reason == "consequence of seed.effect"
+    assert decided[fresh].verdict.status is Status.FAIL
 
 
 def test_unseeded_rows_repeat_only_with_the_run_seed():

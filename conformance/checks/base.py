@@ -51,6 +51,8 @@ class Finding:
             the end which few clauses explain everything.
         given: counts only if this clause is found broken; None counts by itself.
         arrangement: place of the arrangement that showed it.
+        unless: does not count if this clause is found broken by a finding of its own; what never
+            came says nothing where noise is not fresh.
 
     """
 
@@ -63,6 +65,7 @@ class Finding:
     candidates: tuple[ClauseId, ...] = ()
     given: ClauseId | None = None
     arrangement: int = 0
+    unless: ClauseId | None = None
 
 
 @dataclass(frozen=True, slots=True)

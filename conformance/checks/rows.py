@@ -158,7 +158,15 @@ def _blame(
     if not clauses:
         guess = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
         clauses = (guess,)
-    yield Finding(clauses[0], words.expected, words.seen, words.charge, row, candidates=clauses)
+    yield Finding(
+        clauses[0],
+        words.expected,
+        words.seen,
+        words.charge,
+        row,
+        candidates=clauses,
+        unless=ClauseId("seed.effect") if words.absent else None,
+    )
     effect = ClauseId("effect.parameters")
     if explained.ignored is not None and effect in arrangement.case.clauses:
         given, name = explained.ignored
@@ -194,6 +202,7 @@ class _Words:
     seen: str
     charge: float
     impossible: bool
+    absent: bool = False
 
     @classmethod
     def of(cls, seen: Seen, law: RowExpected) -> _Words:
@@ -211,7 +220,7 @@ class _Words:
         token = missing[0]
         share = np.exp(law.least[token])
         what = f"id {token} in 0 of {seen.draws} draws"
-        return cls(f"id {token} with probability {share:.3g}", what, charge, False)
+        return cls(f"id {token} with probability {share:.3g}", what, charge, False, absent=True)
 
 
 def _ids(mask: np.ndarray) -> str:
