@@ -251,6 +251,24 @@ def test_a_row_offset_that_wraps_is_seen(small_index, kernel, wrong):
     assert [case.draws for case in judged] == [12, 12, 16]
 
 
+class Faults(NativeKernel):
+    """The kernel faults beyond the end of the index."""
+
+    def draw(self, logits, rows):
+        if logits.numel() > memory.ELEMENTS:
+            raise RuntimeError("an illegal memory access was encountered")
+        return super().draw(logits, rows)
+
+
+def test_a_large_batch_that_raises_breaks_its_own_clause_too(small_index):
+    (check,) = large.CHECKS
+    subject = OpenSubject(Faults(), 5)
+    case = next(iter(check.cases(subject.capabilities, 5)))
+    found = {str(one.clause): one.seen for one in judge_case(subject, check, case).findings}
+    assert found.keys() == {"output.returns", "input.large"}
+    assert "illegal memory access" in found["input.large"]
+
+
 def test_the_unsigned_end_is_not_asked_for_where_memory_is_short(small_index, monkeypatch):
     (check,) = large.CHECKS
     # enough for 7 tensors of 2^19 float32, not for tensors twice as large

@@ -15,7 +15,7 @@ from refsampler.conformance import memory
 from refsampler.conformance.case import Case, Hazard
 from refsampler.conformance.checks.base import Asked, Check, Finding, Kind, clause_ids
 from refsampler.conformance.designed.build import batch, request, row
-from refsampler.conformance.subject import OpenSubject, derived_seed
+from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
 from refsampler.metadata import SamplingMetadata
 
 __all__ = ["CHECKS"]
@@ -71,7 +71,13 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
     logits.scatter_(1, torch.from_numpy(right)[:, None].to(device), 1.0)
     requests = case.requests[:1] * rows
     metadata = SamplingMetadata.from_requests(requests, _VOCAB, device=device)
-    draw = subject.sample_prepared(logits, metadata, derived_seed(subject.run_seed, case.id))
+    seed = derived_seed(subject.run_seed, case.id)
+    try:
+        draw = subject.sample_prepared(logits, metadata, seed)
+    except SubjectError as error:
+        # smaller batches of such rows are asked elsewhere: what raises here is the size
+        broken = (ClauseId("output.returns"), _CLAUSE)
+        return Asked(tuple(Finding(one, f"{rows} ids", str(error)) for one in broken), 0)
     if len(draw.ids) != rows:
         return Asked((Finding(ClauseId("output.form"), f"{rows} ids", draw.form),), rows)
     return Asked(tuple(_judge(draw.ids, right)), rows)
