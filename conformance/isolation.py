@@ -7,6 +7,7 @@ backends in this process, which is faster, everybody else in a child, where a cr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -106,6 +107,7 @@ class GuardedSubject:
     def __init__(self, spec: str, run_seed: int, *, isolate: bool, limits: Limits) -> None:
         self.spec, self.run_seed, self._limits = spec, run_seed, limits
         self._children: dict[Hazard, IsolatedSubject] = {}
+        self._coming: Future[IsolatedSubject] | None = None
         self._replicas = Replicas(
             spec, run_seed, timeout_s=limits.timeout_s, memory_bytes=limits.memory_bytes
         )
@@ -113,6 +115,16 @@ class GuardedSubject:
         self._ends = self._ends_in_a_row = 0
         opened: AskedSubject = self._in_child() if self._here is None else self._here
         self.capabilities = opened.capabilities
+
+    def expect(self, processes: int) -> None:
+        """Start in the background what a run will ask: a child, and so many side by side, if any."""
+        if processes == 0:
+            return
+        if self._here is not None:
+            pool = ThreadPoolExecutor(1)
+            self._coming = pool.submit(self._child_for, Hazard.NONE)
+            pool.shutdown(wait=False)
+        self._replicas.expect(processes)
 
     @property
     def spent(self) -> bool:
@@ -164,6 +176,8 @@ class GuardedSubject:
     def close(self) -> None:
         """Let the child end, and what runs beside it."""
         self._replicas.close()
+        if self._coming is not None and self._coming.exception() is None:
+            self._coming.result().close()
         for child in self._children.values():
             child.close()
 
@@ -180,14 +194,19 @@ class GuardedSubject:
         What a right backend needs for them is granted on top of the limits of other cases.
         """
         if hazard not in self._children:
-            limits = self._limits if hazard is Hazard.NONE else _for_large_batches(self._limits)
-            self._children[hazard] = IsolatedSubject(
-                self.spec,
-                self.run_seed,
-                timeout_s=limits.timeout_s,
-                memory_bytes=limits.memory_bytes,
-            )
+            coming = self._coming if hazard is Hazard.NONE else None
+            self._children[hazard] = self._child_for(hazard) if coming is None else coming.result()
+            self._coming = None if hazard is Hazard.NONE else self._coming
         return self._children[hazard]
+
+    def _child_for(self, hazard: Hazard) -> IsolatedSubject:
+        limits = self._limits if hazard is Hazard.NONE else _for_large_batches(self._limits)
+        return IsolatedSubject(
+            self.spec,
+            self.run_seed,
+            timeout_s=limits.timeout_s,
+            memory_bytes=limits.memory_bytes,
+        )
 
     def _watched(self, answer: Callable[[], _Answer]) -> _Answer:
         """Count how often the backend ended its process."""

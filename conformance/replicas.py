@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from refsampler.backends.process import IsolatedSubject, SubjectDidNotOpen
@@ -35,7 +35,7 @@ class Replicas:
     ) -> None:
         self._spec, self._run_seed = spec, run_seed
         self._timeout_s, self._memory_bytes = timeout_s, memory_bytes
-        self._opened: tuple[IsolatedSubject, ...] = ()
+        self._starting: tuple[Future[IsolatedSubject], ...] = ()
         self._given_up = ""
 
     def ask(self, check: Check, case: Case) -> Asked:
@@ -60,25 +60,33 @@ class Replicas:
             answers = pool.map(lambda one: one.ask(check.name, case), asked)
             return check.beside.together(case, tuple(answers))
 
+    def expect(self, count: int) -> None:
+        """Start so many processes in the background: who asks first need not wait for all of it."""
+        self._starting = self._start(count)
+
     def close(self) -> None:
         """Let every process end."""
-        opened, self._opened = self._opened, ()
-        for one in opened:
-            one.close()
+        starting, self._starting = self._starting, ()
+        for one in starting:
+            if one.exception() is None:
+                one.result().close()
 
     def _at_least(self, count: int) -> tuple[IsolatedSubject, ...]:
         """Return the processes; all are started anew if more are wanted, so that they are alike."""
-        if len(self._opened) < count:
+        if len(self._starting) < count:
             self.close()
-            with ThreadPoolExecutor(count) as pool:
-                opening = [pool.submit(self._open, place) for place in range(count)]
-            failed = [one.exception() for one in opening]
-            self._opened = tuple(one.result() for one in opening if one.exception() is None)
-            error = next((one for one in failed if one is not None), None)
-            if error is not None:
-                self.close()
-                raise error
-        return self._opened
+            self._starting = self._start(count)
+        error = next(filter(None, [one.exception() for one in self._starting]), None)
+        if error is not None:
+            self.close()
+            raise error
+        return tuple(one.result() for one in self._starting)
+
+    def _start(self, count: int) -> tuple[Future[IsolatedSubject], ...]:
+        pool = ThreadPoolExecutor(count)
+        starting = tuple(pool.submit(self._open, place) for place in range(count))
+        pool.shutdown(wait=False)
+        return starting
 
     def _open(self, place: int) -> IsolatedSubject:
         return IsolatedSubject(

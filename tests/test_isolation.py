@@ -9,8 +9,9 @@ from click.testing import CliRunner
 from refsampler.backends.limits import CAN_LIMIT_MEMORY
 from refsampler.backends.native import NativeKernel
 from refsampler.backends.process import SubjectDidNotOpen
-from refsampler.conformance import isolation, memory
+from refsampler.conformance import isolation, memory, replicas
 from refsampler.conformance.case import Hazard
+from refsampler.conformance.checks import all_checks
 from refsampler.conformance.cli import main
 from refsampler.conformance.commands.progress import seconds_left
 from refsampler.conformance.costs import expected_seconds, left_out, total_seconds
@@ -147,6 +148,39 @@ def test_large_batches_may_use_what_a_right_backend_needs_for_them(monkeypatch):
                 subject.sample(replace(case, hazard=hazard), 0, "key")
     # 2 10^9 logits at 0.2 us, and seven float32 tensors of them
     assert opened == [(60.0, 10**9), (460.0, 57 * 10**9), (0.0, 0), (0.0, 0)]
+
+
+def test_what_a_run_expects_is_started_once_and_used(monkeypatch):
+    opened = []
+
+    class Child:
+        capabilities = NativeKernel().capabilities
+
+        def __init__(self, _spec, run_seed, **_limits):
+            opened.append(run_seed)
+
+        def sample(self, *_):
+            raise SubjectError("asked")
+
+        def ask(self, *_):
+            raise SubjectError("asked side by side")
+
+        def close(self):
+            opened.append(-1)
+
+    monkeypatch.setattr(isolation, "IsolatedSubject", Child)
+    monkeypatch.setattr(replicas, "IsolatedSubject", Child)
+    check = next(one for one in all_checks() if one.name == "processes-agree")
+    case = batch(4, [(row({0: 1.0}), request())], "input.large", hazard=Hazard.CRASH)
+    with guarded("native", 3) as subject:
+        subject.expect(2)
+        for _ in range(2):
+            with pytest.raises(SubjectError, match="asked"):
+                subject.sample(case, 0, "key")
+            with pytest.raises(SubjectError, match="side by side"):
+                subject.ask(check, case)
+    # the child of hazardous cases and two with run seeds of their own, each closed
+    assert sorted(opened) == [-1, -1, -1, 3, 3, 3 + 2**20]
 
 
 def test_who_never_answers_is_soon_left_alone_and_the_run_ends_normally(folder, monkeypatch):

@@ -319,7 +319,7 @@ def test_an_interrupt_ends_the_child_and_nothing_of_it_stays(wrong, expected, mo
 
 def test_what_cannot_be_opened_is_no_finding_about_the_subject(folder):
     assert not issubclass(SubjectDidNotOpen, SubjectError)
-    with pytest.raises(BackendNotFound, match="'absent' is not known: allowed are .*native, "):
+    with pytest.raises(BackendNotFound, match=r"'absent' is not known: allowed are .*native, "):
         isolated("absent")
     with pytest.raises(SubjectDidNotOpen, match=r"'wrong_for_a_test:dies'.* exit code 4"):
         isolated("wrong_for_a_test:dies")

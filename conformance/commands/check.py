@@ -130,6 +130,7 @@ def check(
         raise click.UsageError("--shard needs --seed: the parts of a plan share one run seed")
     run_seed = run_seed_of(seed)
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+        subject.expect(_processes(profile, glob))
         sized_for = time_budget if stopped is None else stopped.header.time_budget
         sized = planned(subject.capabilities, profile, glob, run_seed, sized_for)
         made = with_logits(sized, logits)
@@ -197,6 +198,13 @@ def _share(text: str | None) -> Share:
         return EVERYTHING if text is None else Share.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def _processes(profile: str, glob: str) -> int:
+    """Return how many a run asks side by side; those of a whole run start while it is planned."""
+    if glob != "*":
+        return 0
+    return 2 if profile == "quick" else 3
 
 
 def _stopped(folder: Path | None, *, resume: bool) -> Resumed | None:
