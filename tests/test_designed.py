@@ -22,7 +22,12 @@ FAR_DOWN = -80.0
 
 
 def made(name: str, make) -> tuple[Case, ...]:
-    known = {"capabilities": CAPABILITIES, "run_seed": 7, "seeds": True}
+    known = {
+        "capabilities": CAPABILITIES,
+        "dtypes": CAPABILITIES.dtypes,
+        "run_seed": 7,
+        "seeds": True,
+    }
     cases: tuple[Case, ...] = make(
         **{one: known[one] for one in inspect.signature(make).parameters}
     )
@@ -126,7 +131,7 @@ def test_kept_sets_worked_by_hand():
     assert sets(filters.order_cases()) == [{6}, {6, 2}, {6, 2}, {6}]
     assert sets(filters.min_p_cases())[:4] == [{6, 2, 9}, {6, 2}, {6}, {6}]
     assert sets(filters.min_p_cases())[5:] == [{6, 2, 9}, {6}]
-    assert sets(filters.temperature_cases())[:2] == [{6, 2, 9}, {6}]
+    assert sets(filters.temperature_cases(frozenset(DType)))[:2] == [{6, 2, 9}, {6}]
 
 
 def test_law_cases_are_well_conditioned():

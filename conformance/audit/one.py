@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
 from refsampler.conformance.audit.plans import Planner
+from refsampler.conformance.decisions import Decision
 from refsampler.conformance.faults.base import Fault, State, missing_here
 from refsampler.conformance.isolation import AskedSubject, Limits, guarded
 from refsampler.conformance.plan import Plan
@@ -83,6 +85,7 @@ def audit_fault(
     *,
     limit_s: float = LIMIT_S,
     named_only: bool = False,
+    leave_out: bool = False,
     planner: Planner | None = None,
 ) -> FaultResult:
     """Run the suite on one fault.
@@ -96,6 +99,7 @@ def audit_fault(
         run_seed: feeds cases and draws.
         limit_s: seconds in all.
         named_only: only the checks of its clauses.
+        leave_out: a whole run, without the bets and the checks that were made for such a fault.
         planner: keeps plans from fault to fault; one is made if none is given.
 
     """
@@ -104,9 +108,9 @@ def audit_fault(
         return unasked
     kept = Planner() if planner is None else planner
     try:
-        with one_thread(), _index(fault), _opened(fault, run_seed) as subject:
-            asking = _Asking(fault, subject, kept, profile, run_seed, limit_s)
-            return asking.result(named_only=named_only)
+        with one_thread(), _index(fault):
+            asking = _Asking(fault, kept, profile, run_seed, limit_s)
+            return asking.left_out() if leave_out else asking.result(named_only=named_only)
     except Exception as error:  # noqa: BLE001 - a fault of ours costs one line of the table
         return without_verdict(fault, Found.ERROR, f"{type(error).__name__}: {error}")
 
@@ -139,14 +143,14 @@ class _Asking:
     """One fault's two runs."""
 
     fault: Fault
-    subject: AskedSubject
     planner: Planner
     profile: str
     run_seed: int
     limit_s: float
 
     def result(self, *, named_only: bool) -> FaultResult:
-        capabilities, watch = self.subject.capabilities, Watch()
+        assert self.fault.make is not None
+        capabilities, watch = self.fault.make().capabilities, Watch()
         named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
         first = self._run(named, watch, self.limit_s)
         decisions, complete = first.decisions, False
@@ -159,7 +163,37 @@ class _Asking:
             second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
             decisions = (*of_evidence(first.decisions, whole), *second.decisions)
             outcomes, complete = (first, second), second.cases >= len(whole.cases)
-        caught = catches(decisions, watch)
+        return self._judged(
+            decisions,
+            watch,
+            outcomes,
+            complete=complete,
+            whole=not named_only,
+            planned=named.planned,
+        )
+
+    def left_out(self) -> FaultResult:
+        """Run everything once that was not made for the fault."""
+        assert self.fault.make is not None
+        capabilities, watch = self.fault.make().capabilities, Watch()
+        plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
+        outcome = self._run(plan, watch, self.limit_s)
+        return self._judged(
+            outcome.decisions, watch, (outcome,), complete=False, whole=True, planned=plan.planned
+        )
+
+    def _judged(
+        self,
+        decisions: Sequence[Decision],
+        watch: Watch,
+        outcomes: tuple[Outcome, ...],
+        *,
+        complete: bool,
+        whole: bool,
+        planned: Mapping[ClauseId, int],
+    ) -> FaultResult:
+        """Say how the fault ended."""
+        caught = catches(decisions, watch, whole=whole)
         errors = [error for one in outcomes for error in one.errors]
         broken = {one.clause for one in caught}
         if broken & {*self.fault.clauses}:
@@ -169,7 +203,7 @@ class _Asking:
         else:
             found = Found.ERROR if errors else Found.SURVIVED
         reason = errors[0] if errors else ""
-        if not reason and found is not Found.CAUGHT and not named.planned:
+        if not reason and found is not Found.CAUGHT and not planned:
             reason = f"no case of {self.fault.clauses[0]} in the {self.profile} profile"
         return msgspec.structs.replace(
             without_verdict(self.fault, found, reason),
@@ -180,16 +214,17 @@ class _Asking:
         )
 
     def _run(self, plan: Plan, watch: Watch, seconds: float) -> Outcome:
-        """Run a plan; what the watch has seen is not asked again."""
-        return run(
-            self.subject,
-            plan,
-            watch,
-            time_budget=seconds,
-            stop=lambda: bool(getattr(self.subject, "spent", False)),
-            finished=watch.finished(),
-            minimise=False,
-        )
+        """Run a plan on a subject that was not asked before; what is known is not asked again."""
+        with _opened(self.fault, self.run_seed) as subject:
+            return run(
+                subject,
+                plan,
+                watch,
+                time_budget=seconds,
+                stop=lambda: bool(getattr(subject, "spent", False)),
+                finished=watch.finished(),
+                minimise=False,
+            )
 
 
 def without_verdict(fault: Fault, found: Found, reason: str) -> FaultResult:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import msgspec
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
+from refsampler.conformance.checks.law import prepare
+from refsampler.conformance.evidence.alternatives import BANK
+from refsampler.conformance.evidence.arrays import FloatArray
+from refsampler.conformance.evidence.cells import RowLaw
+from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.plan import Plan, make_plan
 
 __all__ = ["Planner"]
@@ -46,9 +52,35 @@ class Planner:
         """Return the plan of every exact case, without laws, tails and pairs."""
         return self._plan(capabilities, profile, run_seed, "*")
 
+    def left_out(
+        self, capabilities: Capabilities, profile: str, run_seed: int, fault: Fault
+    ) -> Plan:
+        """Return a whole plan without what was made for a fault of this sort.
+
+        The alternatives that bet on it bet on nothing, so that their weight is lost; the checks that
+        were designed for it are not asked.
+        """
+        key = (_encoded(capabilities), profile, run_seed, "left out", memory.ELEMENTS)
+        if key not in self._plans:
+            self._plans[key] = make_plan(capabilities, profile=profile, run_seed=run_seed)
+        whole = self._plans[key]
+        bank = tuple(
+            replace(one, fault=_nothing)
+            if any(fnmatchcase(one.name, glob) for glob in fault.bank)
+            else one
+            for one in BANK
+        )
+        laws = (replace(one, law=prepare(one.case, capabilities, bank)) for one in whole.laws)
+        return replace(
+            whole,
+            cases=tuple(one for one in whole.cases if one.check.name not in fault.designed),
+            laws=tuple(laws),
+            mixed=(),
+        )
+
     def _plan(self, capabilities: Capabilities, profile: str, run_seed: int, glob: str) -> Plan:
         key = (
-            msgspec.json.encode(capabilities, order="sorted"),
+            _encoded(capabilities),
             profile,
             run_seed,
             glob,
@@ -59,3 +91,12 @@ class Planner:
                 capabilities, profile=profile, glob=glob, run_seed=run_seed, evidence=glob != "*"
             )
         return self._plans[key]
+
+
+def _nothing(row: RowLaw) -> FloatArray:
+    """The right law: a bet on it neither wins nor loses."""
+    return row.probs
+
+
+def _encoded(capabilities: Capabilities) -> bytes:
+    return msgspec.json.encode(capabilities, order="sorted")

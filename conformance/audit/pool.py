@@ -36,6 +36,7 @@ class Request:
     run_seed: int
     limit_s: float
     named_only: bool = False
+    leave_out: bool = False
 
 
 def audit_faults(
@@ -136,6 +137,7 @@ def _serve(pipe: Connection) -> None:
             request.run_seed,
             limit_s=request.limit_s,
             named_only=request.named_only,
+            leave_out=request.leave_out,
             planner=planner,
         )
         pipe.send(result)

@@ -91,6 +91,7 @@ def bad_requests(vocab: int, features: frozenset[Feature]) -> tuple[BadRequest, 
         ("bad_words_token_ids", ((-7, 3),), -7, masks),
         ("logit_bias", ((beyond, 1.0),), beyond, masks),
         ("logprob_token_ids", (beyond,), beyond, Feature.LOGPROBS),
+        ("logprob_token_ids", (3, -7), -7, Feature.LOGPROBS),
     )
     found += [
         BadRequest(field, value, str(shown), (last, str(vocab)), feature)

@@ -23,7 +23,7 @@ CHECKS: tuple[Check, ...] = (
         "temperature-rows",
         clause_ids("temperature.scale", "effect.parameters"),
         Kind.NEAR_CERTAIN,
-        _always(filters.temperature_cases),
+        lambda capabilities, _run_seed: filters.temperature_cases(capabilities.dtypes),
     ),
     Check(
         "min-p-rows",

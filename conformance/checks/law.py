@@ -8,6 +8,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
 from refsampler.conformance.designed.laws import law_cases
+from refsampler.conformance.evidence.alternatives import BANK, Alternative
 from refsampler.conformance.evidence.law import LawCase
 from refsampler.law import target_law
 
@@ -16,7 +17,9 @@ __all__ = ["CHECKS", "PROFILES", "prepare"]
 PROFILES = ("quick", "full")
 
 
-def prepare(case: Case, capabilities: Capabilities) -> LawCase:
+def prepare(
+    case: Case, capabilities: Capabilities, bank: tuple[Alternative, ...] = BANK
+) -> LawCase:
     """Compute the exact law of a case of one row, and everything that bets against it.
 
     The tolerance is the declared delta and what float32 rounding moves, 2^-23 M.
@@ -32,6 +35,7 @@ def prepare(case: Case, capabilities: Capabilities) -> LawCase:
         floor=capabilities.floor,
         lumped=law.lumped[0].numpy(),
         lump_logprob=float(law.lump_logprob[0]),
+        alternatives=bank,
     )
 
 

@@ -1,4 +1,4 @@
-"""Metadata that contradicts itself: both flags set, masks of another width than the logits."""
+"""What no case can say: contradicting flags, masks of another width, float64 logits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from refsampler.backends.protocol import BatchSampler, Capabilities, Feature
 from refsampler.clauses import ClauseId
 from refsampler.conformance.answers import read_output
 from refsampler.conformance.case import Case
+from refsampler.conformance.checks.attribution import CERTAIN
 from refsampler.conformance.checks.base import Asked, Check, Finding, Kind, clause_ids
 from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.checks.rows import draw_charge
 from refsampler.conformance.designed.build import batch, peak, request, row
 from refsampler.conformance.logits import LogitsRecipe
 from refsampler.conformance.sessions import asking
@@ -27,11 +29,19 @@ NAMES_OF_MASKS = ("mask", "width", "size", "shape", "vocab", "allowed")
 """Words by which a refusal says that it is about the mask."""
 
 _FLAGS, _WIDTH = ClauseId("batch.flags"), ClauseId("mask.width")
+_DTYPES = ClauseId("input.dtypes")
+_DOUBLE = ("dtype", "float64", "double")
 _V = 12
 
 
-def sample_metadata(subject: OpenSubject, case: Case, metadata: SamplingMetadata) -> SamplerOutput:
-    """Hand a sampler metadata of our own making.
+def sample_metadata(
+    subject: OpenSubject,
+    case: Case,
+    metadata: SamplingMetadata,
+    *,
+    dtype: torch.dtype | None = None,
+) -> SamplerOutput:
+    """Hand a sampler metadata of our own making, and logits of another dtype if one is given.
 
     Raises:
         SubjectError: the backend raised.
@@ -39,7 +49,7 @@ def sample_metadata(subject: OpenSubject, case: Case, metadata: SamplingMetadata
     """
     assert isinstance(subject.backend, BatchSampler)
     device = subject.capabilities.device
-    logits = case.build_logits(device)
+    logits = case.build_logits(device).to(dtype or case.dtype.torch)
     with asking(), seeded(derived_seed(subject.run_seed, case.id), device):
         return subject.backend.sample(logits, metadata)
 
@@ -131,7 +141,39 @@ def _within(asked: Request, width: int) -> Request:
     return replace(asked, params=replace(asked.params, allowed_token_ids=listed))
 
 
+def _double_cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    """Return rows whose id is certain, or one of two."""
+    if capabilities.level != 2:
+        return ()
+    pair = row({2: 0.0, 7: -0.5})
+    rows = [(peak(3), request()), (peak(9), request(temperature=0.0)), (pair, request(top_k=2))]
+    return (batch(_V, rows * 8, _DTYPES),)
+
+
+def _ask_double(subject: OpenSubject, case: Case) -> Asked:
+    """Hand over float64 logits: refused by name, or computed right."""
+    metadata = _metadata(subject, case)
+    expected = "float64 logits refused by name, or ids of their law"
+    try:
+        output = sample_metadata(subject, case, metadata, dtype=torch.float64)
+    except SubjectError as error:
+        named = any(one in str(error).lower() for one in _DOUBLE)
+        return Asked() if named else Asked((Finding(_DTYPES, expected, str(error)),))
+    read = read_output(output, len(case.requests), _V)
+    laws = Expected.of(case, subject.capabilities.semantics)
+    if len(read.ids) != len(case.requests):
+        return Asked((Finding(_DTYPES, expected, read.form),))
+    for place, token in enumerate(read.ids):
+        law = laws.row(place)
+        if not (0 <= token < _V and law.most[token] > -CERTAIN):
+            seen = f"id {token} in row {place}"
+            charge = draw_charge(len(read.ids))
+            return Asked((Finding(_DTYPES, expected, seen, charge, place),), len(read.ids))
+    return Asked((), len(read.ids))
+
+
 CHECKS: tuple[Check, ...] = (
+    Check("double-logits", (_DTYPES,), Kind.NEAR_CERTAIN, _double_cases, ask=_ask_double),
     Check("both-flags", clause_ids(_FLAGS), Kind.EXACT, _flag_cases, ask=_ask_flags),
     Check("mask-widths", clause_ids(_WIDTH), Kind.EXACT, _width_cases, ask=_ask_width),
 )

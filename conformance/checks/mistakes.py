@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
+from refsampler.backends.protocol import DType
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import RowRecipe
@@ -27,6 +29,8 @@ class World:
     semantics: Semantics
 
 
+_RAISED = 1e-2
+"""To which some raise every lower temperature (vLLM's `SamplingParams` does)."""
 _BARELY_RANDOM = 1e-4
 """Temperatures so low that a wrong threshold takes the row for greedy."""
 
@@ -37,15 +41,23 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
     """Yield every mistake that would change this row, the simplest first."""
     if 0 < world.request.params.temperature < _BARELY_RANDOM:
         yield ClauseId("greedy.threshold"), changed(world, temperature=0.0)
+    if 0 < world.request.params.temperature < _RAISED:
+        yield ClauseId("greedy.threshold"), changed(world, temperature=_RAISED)
+    greedy = world.request.params.greedy
     for clause, name, neutral in NEUTRAL:
-        if getattr(world.request.params, name) != neutral:
+        # a greedy row that is drawn has a clause of its own
+        drawn = greedy and name == "temperature"
+        if getattr(world.request.params, name) != neutral and not drawn:
             yield ClauseId(clause), changed(world, **{name: neutral})
+    yield from _off_misread(case, world)
     for clause, mistake in _MISTAKES:
         mistaken = _made(mistake, world)
         if mistaken is not None and mistaken != world:
             yield ClauseId(clause), mistaken
     yield from _placeholders(case, world)
     yield from _neighbours(case, world)
+    yield from _displaced(case, world)
+    yield from _rounded(case, world)
     for edge in (case.logits.vocab - 1, 0):
         yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
 
@@ -58,6 +70,43 @@ def _placeholders(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         known = tuple(token if one == PLACEHOLDER else one for one in world.request.output)
         counted = replace(world.request, output=known)
         yield ClauseId("penalty.history"), replace(world, request=counted)
+
+
+def _off_misread(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a row without top-k as one of k = 1, and as one whose search for an id ends at id 0."""
+    params = world.request.params
+    if not params.greedy and not 0 < params.top_k < case.logits.vocab:
+        yield ClauseId("top-k.off"), changed(world, top_k=1)
+        first = RowRecipe(base=-np.inf, ids=(0,), values=(0.0,))
+        yield ClauseId("top-k.off"), replace(world, recipe=first)
+
+
+def _rounded(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a row whose float32 values were rounded to bfloat16."""
+    if case.dtype is not DType.FLOAT32 or not world.recipe.values:
+        return
+    narrow = torch.tensor(world.recipe.values, dtype=torch.bfloat16).double().tolist()
+    yield ClauseId("input.dtypes"), replace(world, recipe=replace(world.recipe, values=(*narrow,)))
+
+
+def _displaced(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield rows whose filter cuts in the order of ids, or leaves values in the order of ranks."""
+    params = world.request.params
+    if not params.top_k > 0 and params.top_p >= 1:
+        return
+    values = world.recipe.build(case.logits.vocab)
+    if not np.isfinite(values).any() or np.isnan(values).any() or params.greedy:
+        return
+    ranks = tuple(float(value) for value in np.sort(values)[::-1])
+    ranked = RowRecipe(ids=tuple(range(len(ranks))), values=ranks)
+    yield ClauseId("top-k.keep"), replace(world, recipe=ranked)
+    if params.top_p < 1:
+        weights = np.exp((values - values.max()) / params.temperature)
+        above = (weights.cumsum() - weights) / weights.sum()
+        cut = np.where(above < params.top_p, values, -np.inf)
+        recipe = RowRecipe(ids=tuple(range(len(cut))), values=tuple(cut.tolist()))
+        uncut = changed(world, top_p=1.0)
+        yield ClauseId("relabel.equivariance"), replace(uncut, recipe=recipe)
 
 
 def _neighbours(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
@@ -177,6 +226,14 @@ def _moved(first: Step, second: Step) -> _Mistake:
     return mistake
 
 
+def _temperature_last(world: World) -> World | None:
+    order = world.semantics.order
+    if Step.TEMPERATURE not in order or world.request.params.temperature in {0.0, 1.0}:
+        return None
+    rest = tuple(step for step in order if step is not Step.TEMPERATURE)
+    return replace(world, semantics=replace(world.semantics, order=(*rest, Step.TEMPERATURE)))
+
+
 def _declared(**fields: object) -> _Mistake:
     def mistake(world: World) -> World | None:
         semantics = replace(world.semantics, **fields)  # type: ignore[arg-type]  # named below
@@ -288,6 +345,7 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("order.pipeline", _moved(Step.TOP_P, Step.TOP_K)),
     ("order.pipeline", _declared(top_p_mass="joint")),
     ("order.pipeline", _moved(Step.MIN_P, Step.TEMPERATURE)),
+    ("order.pipeline", _temperature_last),
     ("order.pipeline", _moved(Step.LOGIT_BIAS, Step.MIN_P)),
     ("order.pipeline", _moved(Step.LOGIT_BIAS, Step.THINKING)),
     ("order.pipeline", _moved(Step.FREQUENCY, Step.REPETITION)),
@@ -299,6 +357,7 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("min-p.keep", _declared(min_p_space="logit")),
     ("temperature.scale", _temperature(lambda t: t * t)),
     ("temperature.scale", _temperature(lambda t: 1 / t)),
+    ("temperature.scale", _temperature(lambda t: t / 32)),
     ("penalty.repetition", _repetition_twice),
     ("penalty.repetition", _repetition_inverted),
     ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),

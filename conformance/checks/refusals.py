@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -18,6 +18,7 @@ from refsampler.conformance.checks.batches import reordered
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.designed.build import Row, batch, flat, request, row
 from refsampler.conformance.subject import Draw, OpenSubject, SubjectError
+from refsampler.request import Request
 
 __all__ = ["CHECKS"]
 
@@ -55,6 +56,8 @@ _ASKS = (
     _Ask(Feature.SEED, {"seed": 71}, ("seed", "generator")),
 )
 _SEEDED_ROWS = 8
+_FILTERS: tuple[dict[str, Any], ...] = ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05})
+"""Which every backend has to honour, whatever else is asked for."""
 
 
 def _rows(*asked: _Ask) -> list[Row]:
@@ -87,7 +90,35 @@ def _cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
         for one, other in combinations(declared, 2)
         if not (one.feature is other.feature is Feature.LOGPROBS)
     ]
-    return (*alone, *pairs)
+    filtered = [
+        batch(_V, [(recipe, _with(asked, **kind)) for recipe, asked in _rows(one)], _CLAUSE)
+        for one in declared
+        for kind in _FILTERS
+    ]
+    return (*alone, *pairs, *filtered)
+
+
+def _with(asked: Request, **fields: Any) -> Request:
+    return replace(asked, params=replace(asked.params, **fields))
+
+
+def _filter_of(case: Case) -> dict[str, Any]:
+    """Return the filter that every row asks for; empty if there is none."""
+    params = case.requests[0].params
+    return next(
+        (kind for kind in _FILTERS if all(getattr(params, name) == kind[name] for name in kind)), {}
+    )
+
+
+def _apart(case: Case, kind: dict[str, Any]) -> tuple[Case, Case]:
+    """Return the case without its filter, and its rows with nothing but the filter."""
+    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    bare = tuple(_with(one, **{name: off[name] for name in kind}) for one in case.requests)
+    only = tuple(
+        request(temperature=one.params.temperature, **kind, prompt=one.prompt, output=one.output)
+        for one in case.requests
+    )
+    return replace(case, requests=bare), replace(case, requests=only)
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
@@ -97,8 +128,11 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
     """
     asked = [one for one in _ASKS if _in(case, one)]
     draws = 2 * len(case.requests)
+    kind = _filter_of(case)
     wrong = _wrong(subject, case, asked)
     if not wrong:
+        return Asked((), draws)
+    if kind and any(_wrong(subject, one, asked) for one in _apart(case, kind)):
         return Asked((), draws)
     for one in asked if len(asked) > 1 else ():
         # in a batch of the same size, so that only the other parameter is missing
@@ -106,7 +140,7 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
         single = batch(_V, [*_rows(one), *fill], _CLAUSE)
         if _wrong(subject, single, [one]):
             return Asked((), draws)
-    names = " with ".join("/".join(one.params) for one in asked)
+    names = " with ".join([*("/".join(one.params) for one in asked), *kind])
     expected = f"{names} honoured, or an error that names one of them"
     return Asked((Finding(_CLAUSE, expected, wrong),), draws)
 

@@ -10,6 +10,7 @@ import torch
 
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.clauses import ClauseId
+from refsampler.conformance.case import Case
 from refsampler.conformance.checks.attribution import (
     CERTAIN,
     Attribution,
@@ -156,8 +157,11 @@ def _blame(
         lawless = clause_ids("mask.empty", "nonfinite.contained")
         clauses = (*(one for one in lawless if one in arrangement.case.clauses), *clauses)
     if not clauses:
-        guess = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
-        clauses = (guess,)
+        if _only_padding(arrangement.case, row, seen, law):
+            clauses = clause_ids("output.vocab-padding")
+        else:
+            guess = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
+            clauses = (guess,)
     yield Finding(
         clauses[0],
         words.expected,
@@ -188,6 +192,16 @@ def _unexplained(trial: Trial, law: RowExpected, *, impossible: bool, rearranged
     if own and (rearranged or not impossible or own[0].partition(".")[0] in _CONTEXTS):
         return own[0]
     return ClauseId("greedy.argmax" if law.greedy else "draw.support")
+
+
+def _only_padding(case: Case, row: int, seen: Seen, law: RowExpected) -> bool:
+    """Whether the case has padding, and every wrong id lies in it."""
+    if ClauseId("output.vocab-padding") not in case.clauses:
+        return False
+    banned = np.isneginf(case.logits.rows[row].build(case.logits.vocab))
+    padding = np.logical_and.accumulate(banned[::-1])[::-1]
+    wrong = seen.impossible(law)
+    return bool(len(wrong)) and bool(padding[wrong].all())
 
 
 _CONTEXTS = frozenset({"batch", "nonfinite", "greedy", "input", "mask", "seed", "penalty"})

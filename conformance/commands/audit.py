@@ -36,6 +36,11 @@ __all__ = ["audit"]
 @click.option(
     "--named-only", is_flag=True, help="Only the checks of the clause that the fault breaks."
 )
+@click.option(
+    "--leave-out",
+    is_flag=True,
+    help="Only faults that the evidence bets on, without those bets and the checks made for them.",
+)
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), show_default="all cores")
 @click.option("--seed", "run_seed", type=click.IntRange(0, 2**31 - 1), help="Of the runs.")
 @click.option("--calibration", is_flag=True, help="Simulate whole runs of the evidence (minutes).")
@@ -55,6 +60,7 @@ def audit(
     profile: str,
     limit_s: float,
     named_only: bool,
+    leave_out: bool,
     workers: int,
     run_seed: int | None,
     calibration: bool,
@@ -75,6 +81,8 @@ def audit(
         print_calibration(runs, broken_runs, Path("reports") / "evidence" if out is None else out)
         return
     faults = select(kinds, ids)
+    if leave_out:
+        faults = tuple(one for one in faults if one.bank or one.designed)
     if not faults:
         raise click.UsageError("no fault is selected")
     seed = secrets.randbits(31) if run_seed is None else run_seed
@@ -84,7 +92,7 @@ def audit(
         def tell(_result: FaultResult) -> None:
             bar.update(1)
 
-        request = Request(profile, seed, limit_s, named_only)
+        request = Request(profile, seed, limit_s, named_only, leave_out)
         results = audit_faults(faults, request, workers, tell)
     found = make_audit(
         results,
@@ -99,8 +107,9 @@ def audit(
         folder = Path("reports") / "audit" if out is None else out
         folder.mkdir(parents=True, exist_ok=True)
         data = msgspec.json.format(msgspec.json.encode(found), indent=1)
-        (folder / f"{profile}.json").write_bytes(data + b"\n")
-        (folder / f"{profile}.md").write_text(markdown(found), encoding="utf-8")
+        stem = f"{profile}-left-out" if leave_out else profile
+        (folder / f"{stem}.json").write_bytes(data + b"\n")
+        (folder / f"{stem}.md").write_text(markdown(found), encoding="utf-8")
     click.echo(headline(results))
     echo_table(COLUMNS, lines(results))
     if any(one.found in (Found.SURVIVED, Found.WRONG_CLAUSE, Found.ERROR) for one in results):

@@ -46,10 +46,17 @@ def _unlike() -> list[Row]:
 def isolation_cases() -> tuple[Case, ...]:
     """Return batches in which every row has other parameters than its neighbours."""
     rows = _unlike()
+    # four ids, of which a row that asks for nothing must give every one
+    steps = row({2: 0.0, 3: -0.01, 4: -0.02, 5: -0.03})
+    clauses = ("batch.isolation",)
     woven = [one for pair in zip(rows, rows[::-1], strict=True) for one in pair]
     return (
         batch(13, rows * 8, "batch.isolation", calls=12),
         batch(13, woven * 4, "batch.isolation", calls=12),
+        *(
+            batch(13, [(steps, request(**asked))] * 8 + [(steps, request())] * 128, *clauses)
+            for asked in ({"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}, {"temperature": 1e-3})
+        ),
     )
 
 

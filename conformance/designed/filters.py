@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case
-from refsampler.conformance.designed.build import copies, flat, masses, request, row
+from refsampler.conformance.designed.build import batch, copies, flat, masses, request, row
 from refsampler.conformance.logits import RowRecipe
 
 __all__ = [
@@ -37,6 +38,9 @@ def top_k_cases() -> tuple[Case, ...]:
     # every id alive: a kernel that stops one short, or one late, at the vocabulary's end
     ladder = RowRecipe(ids=tuple(range(5)), values=tuple(-token / 1024 for token in range(5)))
     kept += [copies(5, ladder, request(top_k=4), "top-k.keep", count=256)]
+    # ties above the k-th value: a sort that loses ids among equals loses some that must stay
+    level = row({token: 2.0 - token % 2 for token in range(10, 90)})
+    kept += [copies(100, level, request(top_k=60), "top-k.keep", count=2304)]
     off = [copies(5, ladder, request(top_k=k), "top-k.off", count=256) for k in (0, -1, 5, 6, 1000)]
     # 2^31 - 1 is how clients write "no limit"
     off += [copies(5, ladder, request(top_k=2**31 - 1), "top-k.off", count=256)]
@@ -59,6 +63,18 @@ def top_p_cases() -> tuple[Case, ...]:
         copies(5, RowRecipe(), request(top_p=1.0), "top-p.off", count=256),
         # beside a row that has a p, so that the kernel runs
         copies(12, _scattered(0.4, 0.35, 0.25), request(top_p=1.0), "top-p.off"),
+        # the largest float32 below 1, which a float32 running sum need not reach
+        batch(
+            32000,
+            [
+                *(
+                    (RowRecipe(shape="bell", seed=seed, scale=0.25), request(top_p=1 - 2.0**-24))
+                    for seed in range(7, 13)
+                ),
+                (_scattered(0.48, 0.32, 0.2), request(top_p=0.6)),
+            ],
+            "top-p.off",
+        ),
     ]
     ties = [
         copies(4, flat(), request(top_p=0.5), "top-p.ties"),
@@ -80,21 +96,21 @@ def min_p_cases() -> tuple[Case, ...]:
             12,
             _scattered(0.6, 0.3, 0.1),
             request(min_p=0.38, temperature=2.0),
-            "min-p.keep",
             "order.pipeline",
+            "min-p.keep",
             count=256,
         ),
         copies(
             12,
             _scattered(0.6, 0.3, 0.1),
             request(min_p=0.38, temperature=0.5),
-            "min-p.keep",
             "order.pipeline",
+            "min-p.keep",
         ),
     )
 
 
-def temperature_cases() -> tuple[Case, ...]:
+def temperature_cases(dtypes: frozenset[DType]) -> tuple[Case, ...]:
     """Return rows where the temperature decides who survives, or who wins by more than 35 nats."""
     flatten = request(temperature=2.0, top_p=0.85)
     sharpen = request(temperature=0.5, top_p=0.7)
@@ -103,12 +119,21 @@ def temperature_cases() -> tuple[Case, ...]:
     scale = ("temperature.scale", _EFFECT)
     near = row({6: 1.0, 2: 0.0, 9: 0.5}, base=-4.0)
     lowest = row({6: 1.0, 2: 0.9990234375}, base=-4.0)
+    # of which a half-precision quotient by the temperature overflows
+    high = row({2: 11.1, 0: 2.9, 1: 3.0}, base=-2.4)
+    halves = [
+        batch(12, [(high, request(temperature=t)) for t in (1e-2, 1e-3, 1e-4, 1e-5)], *scale[:1],
+              dtype=dtype)
+        for dtype in (DType.FLOAT16, DType.BFLOAT16)
+        if dtype in dtypes
+    ]  # fmt: skip
     return (
         copies(12, row_, flatten, *scale, count=256),
         copies(12, row_, sharpen, *scale),
         copies(12, near, request(temperature=0.0125), *scale),
         copies(12, row({6: 1.0, 2: 0.0}, base=-4.0), cold, *scale),
         copies(12, lowest, request(temperature=1e-5), *scale),
+        *halves,
     )
 
 
@@ -144,7 +169,14 @@ def relabel_cases() -> tuple[Case, ...]:
         for vocab, tokens in ends.items()
         if len(tokens) > 1
     ]
+    # rising and falling with the id: what is cut in the order of ids shows in one of the two
+    up, down = {3: 0.1, 5: 0.2, 7: 0.3, 8: 0.4}, {3: 0.4, 5: 0.3, 7: 0.2, 8: 0.1}
+    cut = [
+        copies(12, masses(one), request(**asked), "relabel.equivariance", count=256)
+        for one in (up, down)
+        for asked in ({"top_p": 0.55}, {"top_k": 2})
+    ]
     large = copies(
         32769, row({0: 60.0, 32768: 60.0}, base=0.0), request(), "relabel.equivariance", count=64
     )
-    return (*single, *double, large)
+    return (*single, *double, *cut, large)

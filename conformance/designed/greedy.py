@@ -46,7 +46,11 @@ def tie_cases() -> tuple[Case, ...]:
     ]
     # id 0 is no tie-break: the lowest of the maxima is another one
     flat = batch(257, [(RowRecipe(ids=(0,), values=(-1.0,)), _GREEDY)], "greedy.tie")
-    return (*planted, flat)
+    # beside random rows, where a greedy one may be drawn at a tiny temperature
+    tied = (row({2: 1.0, 5: 1.0}, base=0.0), _GREEDY)
+    random = (row({3: 1.0, 6: 1.0}, base=0.0), request(temperature=0.7))
+    mixed = batch(8, [tied, random] * 64, "greedy.tie")
+    return (*planted, flat, mixed)
 
 
 def threshold_cases() -> tuple[Case, ...]:
@@ -61,7 +65,13 @@ def threshold_cases() -> tuple[Case, ...]:
     exact = batch(
         8, [(row({2: 1.0, 5: 0.5}, base=-9.0), request(temperature=5e-3))] * 64, "greedy.threshold"
     )
-    return (drawn, taken, exact)
+    # 0.0205 apart at T = 5e-4 is 41 nats, raised to 1e-2 it would be 2
+    raised = batch(
+        8,
+        [(row({2: 0.0205, 5: 0.0}, base=-9.0), request(temperature=5e-4))] * 64,
+        "greedy.threshold",
+    )
+    return (drawn, taken, exact, raised)
 
 
 def mixed_cases() -> tuple[Case, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from refsampler.backends.protocol import Capabilities
+from refsampler.backends.protocol import Capabilities, DType
 from refsampler.conformance.case import Case, Hazard, Layout
 from refsampler.conformance.designed.build import Row, batch, flat, masses, peak, request, row
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
@@ -65,8 +65,13 @@ def dtype_cases(capabilities: Capabilities) -> tuple[Case, ...]:
     narrow = row({5: 1.0078125, 9: 1.0}, base=-8.0)
     cold = request(temperature=2.0**-13)
     rows: list[Row] = [*_mixture(64), (narrow, _GREEDY), (narrow, cold), (narrow, request(top_k=1))]
+    # equal in half precision, 39 nats apart in float32
+    fine = row({9: 8.00390625, 5: 8.0}, base=-8.0)
+    single: list[Row] = [(fine, _GREEDY), (fine, request(temperature=1e-4))] * 8
     return tuple(
-        batch(64, rows, "input.dtypes", dtype=dtype, layout=layout)
+        batch(
+            64, rows + single * (dtype is DType.FLOAT32), "input.dtypes", dtype=dtype, layout=layout
+        )
         for dtype in sorted(capabilities.dtypes)
         for layout in (Layout.CONTIGUOUS, Layout.STRIDED)
     )
@@ -89,6 +94,12 @@ def extreme_cases() -> tuple[Case, ...]:
         (row({3: -65504.0}), request(temperature=2.0, **every)),
         (RowRecipe(base=-65504.0, ids=(2,), values=(-65000.0,)), cold),
         (RowRecipe(base=65504.0, ids=(2,), values=(60000.0,)), request(top_k=7)),
+    ]
+    # how clients write "no limit", beyond what 32 bits hold
+    rows += [
+        (row({3: 1.0, 6: 0.5}), request(top_k=k, temperature=t))
+        for k in (2**31, 2**63 - 1)
+        for t in (0.0, 1.0)
     ]
     weights: list[Row] = [
         (row({3: 5.0}, base=0.0), request(logit_bias=((1, 2.0**64),))),
@@ -137,7 +148,10 @@ def few_finite_cases() -> tuple[Case, ...]:
             (recipe, request(top_k=50, top_p=0.95)),
             (recipe, request(top_p=0.99, min_p=0.01)),
         ]
-    return (batch(97, rows, "draw.support", calls=32),)
+    # a draw that runs past the kept mass gives the last of the candidates, and none between
+    cut = row({3: 0.0, 8: -0.5, 1: -1.25, 5: -2.25})
+    past = batch(12, [(cut, request(top_k=4, top_p=0.75))] * 1024, "draw.support")
+    return (batch(97, rows, "draw.support", calls=32), past)
 
 
 def nonfinite_cases() -> tuple[Case, ...]:

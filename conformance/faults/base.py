@@ -41,6 +41,10 @@ class Kind(StrEnum):
     RACES = "races"
     COST = "cost"
     IGNORED_PARAMETERS = "ignored-parameters"
+    LAWS = "laws"
+    NUMBER_FORMATS = "number-formats"
+    TAILS = "tails"
+    DEPENDENCE = "dependence"
 
     @property
     def module(self) -> str:
@@ -84,6 +88,8 @@ class Fault:
         state: whether the suite can be asked.
         reason: why not.
         hazardous: it may crash or hang, so it is asked in a process of its own.
+        bank: names, with wildcards, of the declared alternatives that bet on this very fault.
+        designed: checks whose cases were made for faults of its sort.
         index_elements: where its element index ends, in place of 2^31: the suite then asks
             `input.large` at that size, which an ordinary machine holds.
 
@@ -104,6 +110,8 @@ class Fault:
     reason: str = ""
     hazardous: bool = False
     index_elements: int | None = None
+    bank: tuple[str, ...] = ()
+    designed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what could not be looked up or run."""
@@ -148,6 +156,8 @@ class Shelf:
         needs: tuple[Need, ...] = (Need.CPU,),
         hazardous: bool = False,
         index_elements: int | None = None,
+        bank: tuple[str, ...] = (),
+        designed: tuple[str, ...] = (),
     ) -> Callable[[_Maker], _Maker]:
         """Put a wrong subject, or a function that makes one, on the shelf."""
 
@@ -164,6 +174,8 @@ class Shelf:
                     needs=needs,
                     hazardous=hazardous,
                     index_elements=index_elements,
+                    bank=bank,
+                    designed=designed,
                 )
             )
             return maker

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
@@ -104,7 +105,9 @@ class _NeverReached(RightKernel):
         self, x: Float32[Tensor, "B V"], top_p: Float32[Tensor, " B"]
     ) -> Bool[Tensor, "B V"]:
         ranked, _ = torch.softmax(x, dim=-1).sort(dim=-1, descending=True)
-        below = ranked.cumsum(dim=-1) < top_p[:, None]
+        # torch adds in float64 on a CPU, a kernel does not
+        sums = np.cumsum(ranked.numpy(), axis=-1, dtype=np.float32)
+        below = torch.from_numpy(sums) < top_p[:, None]
         if (below.all(dim=-1) & (top_p < 1)).any():
             raise IndexError("index out of bounds: device-side assert triggered")
         return super().kept_top_p(x, top_p)

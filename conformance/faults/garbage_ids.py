@@ -16,6 +16,7 @@ from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel, RightSampler
 from refsampler.metadata import SamplingMetadata
+from refsampler.processors import MinP
 from refsampler.request import Request
 from refsampler.sampler import SamplerOutput
 
@@ -113,9 +114,8 @@ class _SeedTripsOverMinP(RightSampler):
     """The seeded draw was written for the unfiltered order, so min-p with a seed trips an assertion."""
 
     def changed(self, metadata: SamplingMetadata) -> SamplingMetadata:
-        filtered = any(
-            getattr(one, "_min_p", None) for one in metadata.logitsprocs.argmax_invariant
-        )
+        filters = metadata.logitsprocs.argmax_invariant
+        filtered = any(isinstance(one, MinP) and one.min_p is not None for one in filters)
         if metadata.generators and filtered:
             raise AssertionError("sorted_indices is None")
         return metadata

@@ -27,8 +27,8 @@ __all__ = ["RightEngine", "RightKernel", "RightSampler"]
 class RightKernel:
     """The reference's filters and draw as a level-1 kernel that folds every step.
 
-    The steps are `scaled`, `filtered` (`kept_min_p`, `kept_top_k`, `kept_top_p`), `drawn` (`noise`,
-    `raced`) and `argmax`.
+    The steps are `scaled`, `filtered` (`kept_min_p`, `kept_top_k`, `kept_top_p`), `drawn` (`law`,
+    `noise`, `raced`) and `argmax`.
     """
 
     capabilities: Capabilities = Capabilities(
@@ -83,8 +83,12 @@ class RightKernel:
 
     def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
         """Race every row."""
-        probs = torch.softmax(x.double(), dim=-1)
+        probs = self.law(torch.softmax(x.double(), dim=-1))
         return self.raced(probs, self.noise(probs, rows.generators))
+
+    def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
+        """Return the law that is drawn from; it need not be normalised."""
+        return probs
 
     def noise(
         self, like: Float64[Tensor, "B V"], generators: Mapping[int, torch.Generator]

@@ -1,0 +1,134 @@
+"""Controls: right samplers that are written differently, which the suite must leave green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64
+from torch import Tensor
+
+from refsampler.backends.protocol import Rows, Subject
+from refsampler.conformance.faults.right import RightKernel
+from refsampler.semantics import Semantics
+
+__all__ = ["CONTROLS"]
+
+
+class _InverseCdf(RightKernel):
+    """The inverse CDF of a float64 uniform."""
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        edges = torch.softmax(x.double(), dim=-1).cumsum(dim=-1)
+        u = torch.rand(len(x), 1, dtype=torch.float64)
+        for row, generator in rows.generators.items():
+            u[row] = torch.rand(1, dtype=torch.float64, generator=generator)
+        # below the last edge, so that ids of no mass at the end stay out
+        u = torch.minimum(u * edges[:, -1:], edges[:, -1:] * (1 - 2.0**-53))
+        return torch.searchsorted(edges, u, right=True)[:, 0].clamp(max=x.shape[-1] - 1)
+
+
+class _Gumbel(RightKernel):
+    """Gumbel noise is added to the logits."""
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        noise = self.noise(x.double(), rows.generators)
+        return (x.double() - noise.log()).argmax(dim=-1)
+
+
+class _Alias(RightKernel):
+    """Walker's alias table: a column, then one of its two ids."""
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        probs = torch.softmax(x.double(), dim=-1)
+        u = torch.rand(len(x), 2, dtype=torch.float64)
+        for row, generator in rows.generators.items():
+            u[row] = torch.rand(2, dtype=torch.float64, generator=generator)
+        ids = [self._one(row, *pair.tolist()) for row, pair in zip(probs, u, strict=True)]
+        return torch.tensor(ids, dtype=torch.int64)
+
+    @staticmethod
+    def _one(probs: Float64[Tensor, " V"], column: float, side: float) -> int:
+        live: list[int] = probs.nonzero()[:, 0].tolist()
+        if not live or bool(probs.isnan().any()):
+            return 0
+        scaled = {token: float(probs[token]) * len(live) for token in live}
+        small = [token for token in live if scaled[token] < 1]
+        large = [token for token in live if scaled[token] >= 1]
+        keep = dict.fromkeys(live, 1.0)
+        other = {token: token for token in live}
+        while small and large:
+            less, more = small.pop(), large.pop()
+            keep[less], other[less] = scaled[less], more
+            scaled[more] -= 1 - scaled[less]
+            (small if scaled[more] < 1 else large).append(more)
+        token = live[min(int(column * len(live)), len(live) - 1)]
+        return token if side < keep[token] else other[token]
+
+
+class _OfLogprobs(RightKernel):
+    """The temperature divides log probabilities in place of logits."""
+
+    def scaled(
+        self, x: Float32[Tensor, "B V"], rows: Rows, greedy: Bool[Tensor, " B"]
+    ) -> Float32[Tensor, "B V"]:
+        return super().scaled(torch.log_softmax(x, dim=-1), rows, greedy)
+
+
+class _LastRowFirst(RightKernel):
+    """Rows are drawn from the last to the first."""
+
+    def draw(self, logits: Float[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        last = len(logits) - 1
+
+        def turned(field: Tensor | None) -> Tensor | None:
+            return None if field is None else field.flip(0)
+
+        backwards = replace(
+            rows,
+            top_k=turned(rows.top_k),
+            top_p=turned(rows.top_p),
+            temperature=turned(rows.temperature),
+            min_p=turned(rows.min_p),
+            seed=rows.seed.flip(0),
+            step=rows.step.flip(0),
+            seeded=rows.seeded.flip(0),
+            generators={last - row: one for row, one in rows.generators.items()},
+        )
+        return super().draw(logits.flip(0), backwards).flip(0)
+
+
+class _ExactlyK(RightKernel):
+    """Of ids equal to the k-th value the lowest stay, as declared."""
+
+    capabilities = replace(RightKernel.capabilities, semantics=Semantics(top_k_ties="exactly_k"))
+
+    def kept_top_k(self, x: Float32[Tensor, "B V"], top_k: Tensor) -> Bool[Tensor, "B V"]:
+        rank = x.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+        return rank < top_k[:, None]
+
+
+class _AllOfEqualMass(RightKernel):
+    """Of ids equal at the edge of top-p all stay, as declared."""
+
+    capabilities = replace(RightKernel.capabilities, semantics=Semantics(top_p_ties="all"))
+
+    def kept_top_p(
+        self, x: Float32[Tensor, "B V"], top_p: Float32[Tensor, " B"]
+    ) -> Bool[Tensor, "B V"]:
+        kept = super().kept_top_p(x, top_p)
+        lowest = torch.where(kept, x, torch.inf).amin(dim=-1, keepdim=True)
+        return x >= lowest
+
+
+CONTROLS: dict[str, Callable[[], Subject]] = {
+    "inverse CDF in float64": _InverseCdf,
+    "Gumbel": _Gumbel,
+    "alias table": _Alias,
+    "temperature on log probabilities": _OfLogprobs,
+    "rows backwards": _LastRowFirst,
+    "top-k ties: exactly k": _ExactlyK,
+    "top-p ties: all": _AllOfEqualMass,
+}
+"""In words -> what makes it."""
