@@ -28,7 +28,6 @@ _NEVER_UNSUPPORTED = (
 )
 
 _RESTED_ON = clause_ids("independence.rows", "independence.calls")
-_GENERAL = {ClauseId("temperature.scale"): 1, LAW: 2}
 _NULLS = {
     LAW: "the exact law within the declared delta",
     ClauseId("draw.tail"): "the exact mass of the tail within 5 %",
@@ -116,8 +115,6 @@ class Tally:
 
         A wrong id often has several explanations; the one that explains most is taken first, so
         that a clause is not blamed for what another one, broken elsewhere too, explains as well.
-        Of two that explain as much the special one is taken: a wrong temperature, or a law that is
-        wrong as a whole, would have shown elsewhere too.
         """
         blamed: dict[ClauseId, list[tuple[Case, Finding]]] = {}
         broken = self._broken_by_itself
@@ -129,7 +126,7 @@ class Tally:
             for _, finding in open_:
                 for clause in finding.candidates or (finding.clause,):
                     votes[clause] = votes.get(clause, 0) + 1
-            most = max(votes, key=lambda one: (votes[one], -_GENERAL.get(one, 0)))
+            most = max(votes, key=votes.__getitem__)
             explained = [one for one in open_ if most in (one[1].candidates or (one[1].clause,))]
             blamed.setdefault(most, []).extend(explained)
             open_ = [one for one in open_ if one not in explained]

@@ -327,9 +327,19 @@ def _bias_twice(world: World) -> World | None:
     return changed(world, logit_bias=doubled)
 
 
-def _taken_greedily(world: World) -> World | None:
-    params: SamplingParams = world.request.params
-    return changed(world, temperature=0.0) if params.temperature > 0 and params.n == 1 else None
+def _taken_greedily(warm: bool) -> _Mistake:
+    """A random row gives its argmax: one that asks for a temperature, or one that does not."""
+
+    def mistake(world: World) -> World | None:
+        params: SamplingParams = world.request.params
+        random = params.temperature > 0 and params.n == 1
+        return (
+            changed(world, temperature=0.0)
+            if random and warm == (params.temperature != 1)
+            else None
+        )
+
+    return mistake
 
 
 def _drawn(world: World) -> World | None:
@@ -357,7 +367,6 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("min-p.keep", _declared(min_p_space="logit")),
     ("temperature.scale", _temperature(lambda t: t * t)),
     ("temperature.scale", _temperature(lambda t: 1 / t)),
-    ("temperature.scale", _temperature(lambda t: t / 32)),
     ("penalty.repetition", _repetition_twice),
     ("penalty.repetition", _repetition_inverted),
     ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),
@@ -374,5 +383,6 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("bias.additive", _bias_twice),
     ("greedy.tie", _declared(greedy_ties="any")),
     ("greedy.argmax", _drawn),
-    ("draw.law", _taken_greedily),
+    ("temperature.scale", _taken_greedily(warm=True)),
+    ("draw.law", _taken_greedily(warm=False)),
 )
