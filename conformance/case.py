@@ -170,7 +170,9 @@ def _plain(value: Any) -> Any:
             if one.default is MISSING or getattr(value, one.name) != one.default
         }
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        # rows that are alike are often one object, which is made plain once
+        plain = {key: _plain(item) for key, item in {id(one): one for one in value}.items()}
+        return [plain[id(item)] for item in value]
     if isinstance(value, float):
         return _canonical(value)
     return value

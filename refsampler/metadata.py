@@ -103,7 +103,7 @@ class SamplingMetadata:
             ValueError: a processor or parameter that speculative decoding refuses.
 
         """
-        for request in requests:
+        for request in {id(one): one for one in requests}.values():  # equal rows may be one object
             request.verify(vocab_size)
         if thinking is not None:
             thinking.verify(vocab_size)
