@@ -13,7 +13,7 @@ from refsampler.conformance.strategies import EVERYTHING, cases, collect
 
 __all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
 
-COUNT = 100
+COUNT = 200
 """Batches a run."""
 
 _CLAUSES = clause_ids(
