@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.finished import Finished, gather
 from refsampler.conformance.plan import LAW, Plan
@@ -25,23 +24,19 @@ from refsampler.conformance.verdict import LogE, Status
 
 __all__ = ["Catch", "Watch", "catches", "of_evidence"]
 
-_WITHOUT_ANSWER = frozenset({"output.returns", "output.range"})
 _Drawn = CaseRecord | LawRecord | MixedRecord | PairsRecord | TailRecord
 
 
 class Catch(msgspec.Struct, frozen=True, kw_only=True):
     """A clause that failed, and where it first showed.
 
-    `draws` and `seconds` are counted from the start of the fault's run.  With `through` the verdict
-    names that clause, an id or a result that never came, and every case that shows it was made for
-    `clause`: what was asked there has no answer.
+    `draws` and `seconds` are counted from the start of the fault's run.
     """
 
     clause: str
     check: str
     draws: int
     seconds: float
-    through: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +93,12 @@ def of_evidence(decisions: Sequence[Decision], exact: Plan) -> tuple[Decision, .
     )
 
 
-def catches(decisions: Sequence[Decision], watch: Watch, *, whole: bool) -> tuple[Catch, ...]:
+def catches(decisions: Sequence[Decision], watch: Watch) -> tuple[Catch, ...]:
     """Return the clauses that failed, each with the record that showed it first.
 
     Args:
         decisions: of the fault's runs.
         watch: what it saw.
-        whole: cases of other clauses were asked too.
 
     """
     failed = [one.verdict for one in decisions if one.verdict.status is Status.FAIL]
@@ -118,22 +112,7 @@ def catches(decisions: Sequence[Decision], watch: Watch, *, whole: bool) -> tupl
             draws=verdict.draws if shown is None else shown.draws,
             seconds=round(verdict.seconds if shown is None else shown.seconds, 3),
         )
-    for clause in _WITHOUT_ANSWER & {*found}:
-        for about in _common(watch, clause, whole=whole) - {*found}:
-            found[about] = msgspec.structs.replace(found[clause], clause=about, through=clause)
     return tuple(sorted(found.values(), key=lambda one: (one.seconds, one.clause)))
-
-
-def _common(watch: Watch, clause: str, *, whole: bool) -> frozenset[str]:
-    """Return the clauses for which every case was made that shows this one broken.
-
-    Of a whole run nothing, unless cases made for other clauses do not show it.
-    """
-    cases = [one.record for one in watch if isinstance(one.record, CaseRecord)]
-    spoken = [frozenset(one.clauses) - {*EVERY_CASE} for one in cases if _shows(one, clause)]
-    common = frozenset.intersection(*spoken) if spoken else frozenset[str]()
-    apart = (about for about in common if any(about not in one.clauses for one in cases))
-    return frozenset(apart) if whole else common
 
 
 def _shows(record: _Drawn, clause: str) -> bool:

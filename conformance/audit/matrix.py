@@ -104,10 +104,7 @@ def _line(one: FaultResult) -> tuple[str, ...]:
     shown = (
         ("", "", "") if first is None else (first.check, f"{first.draws}", f"{first.seconds:.2f}")
     )
-    failed = [
-        f"{catch.clause} ({catch.through})" if catch.through else catch.clause
-        for catch in one.caught
-    ]
+    failed = [catch.clause for catch in one.caught]
     return (
         one.id,
         one.kind,
@@ -134,9 +131,7 @@ def markdown(audit: Audit) -> str:
         "",
         (
             "*Failed* are all clauses that the suite reported, *by* is the check that showed the "
-            "right one first (any, if none is right), *draws* and *seconds* are those spent by then. "
-            "A clause in brackets is what the verdict names where every case that shows it was made "
-            "for the clause before it: a crash or garbage in place of an answer."
+            "right one first (any, if none is right), *draws* and *seconds* are those spent by then."
         ),
         "",
     ]

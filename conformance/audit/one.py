@@ -163,14 +163,7 @@ class _Asking:
             second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
             decisions = (*of_evidence(first.decisions, whole), *second.decisions)
             outcomes, complete = (first, second), second.cases >= len(whole.cases)
-        return self._judged(
-            decisions,
-            watch,
-            outcomes,
-            complete=complete,
-            whole=not named_only,
-            planned=named.planned,
-        )
+        return self._judged(decisions, watch, outcomes, complete=complete, planned=named.planned)
 
     def left_out(self) -> FaultResult:
         """Run everything once that was not made for the fault."""
@@ -179,7 +172,7 @@ class _Asking:
         plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
         outcome = self._run(plan, watch, self.limit_s)
         return self._judged(
-            outcome.decisions, watch, (outcome,), complete=False, whole=True, planned=plan.planned
+            outcome.decisions, watch, (outcome,), complete=False, planned=plan.planned
         )
 
     def _judged(
@@ -189,11 +182,10 @@ class _Asking:
         outcomes: tuple[Outcome, ...],
         *,
         complete: bool,
-        whole: bool,
         planned: Mapping[ClauseId, int],
     ) -> FaultResult:
         """Say how the fault ended."""
-        caught = catches(decisions, watch, whole=whole)
+        caught = catches(decisions, watch)
         errors = [error for one in outcomes for error in one.errors]
         broken = {one.clause for one in caught}
         if broken & {*self.fault.clauses}:

@@ -74,9 +74,7 @@ class _VocabularyOrder(RightKernel):
         return (above < top_p[:, None]) | (top_p[:, None] >= 1)
 
 
-@FAULTS.fault(
-    "B059", "onnxruntime-genai", "microsoft/onnxruntime-genai#1363", "draw.law", "draw.support"
-)
+@FAULTS.fault("B059", "onnxruntime-genai", "microsoft/onnxruntime-genai#1363", "draw.law")
 class _FallsOffTheEnd(RightKernel):
     """A uniform beyond the kept mass falls off the loop, and the least likely of the top-k comes."""
 

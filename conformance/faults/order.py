@@ -99,9 +99,7 @@ class _MinPFirst(RightSampler):
         return super().sample(logits, metadata, logprobs_mode=logprobs_mode)
 
 
-@FAULTS.fault(
-    "B144", "sglang-omni", "sgl-project/sglang-omni#2005", "order.pipeline", "penalty.repetition"
-)
+@FAULTS.fault("B144", "sglang-omni", "sgl-project/sglang-omni#2005", "order.pipeline")
 class _PenalisedTwice(RightSampler):
     """The model runner applies the repetition penalty, and the sampler applies it again."""
 

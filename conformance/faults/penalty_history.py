@@ -137,7 +137,7 @@ class _LastAcceptedOnly(ReferenceSession):
         super().accept(ids, [tuple(one)[-1:] for one in tokens])
 
 
-@FAULTS.fault("B098", "SGLang", "sgl-project/sglang#33643", "penalty.history", "mask.min-tokens")
+@FAULTS.fault("B098", "SGLang", "sgl-project/sglang#33643", "penalty.history")
 class _LastAccepted(RightEngine):
     """Of the tokens accepted in one step only the last becomes history."""
 

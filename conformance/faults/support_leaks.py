@@ -104,7 +104,7 @@ class _TwoCategories(_InverseCdf):
         return torch.searchsorted(edges, u, right=True)[:, 0].clamp(max=edges.shape[-1] - 1)
 
 
-@FAULTS.fault("B148", "FlashInfer", "flashinfer-ai/flashinfer#225", "draw.law", "draw.support")
+@FAULTS.fault("B148", "FlashInfer", "flashinfer-ai/flashinfer#225", "draw.law")
 class _ScanStepsBack(RightKernel):
     """The block scan gives no monotone prefix sums, so the crossing is found in a wrong lane."""
 
@@ -129,7 +129,7 @@ def _tree_scan(values: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
     return sums
 
 
-@FAULTS.fault("B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail", "draw.support")
+@FAULTS.fault("B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail")
 class _HalfNoise(RightSampler):
     """With float16 logits the noise is narrowed to float16, where small values become 0."""
 

@@ -22,9 +22,7 @@ __all__ = ["FAULTS"]
 FAULTS = Shelf(Kind.TEMPERATURE)
 
 
-@FAULTS.fault(
-    "B050", "inspect_ai", "UKGovernmentBEIS/inspect_ai#266", "greedy.threshold", "temperature.scale"
-)
+@FAULTS.fault("B050", "inspect_ai", "UKGovernmentBEIS/inspect_ai#266", "greedy.threshold")
 class _EverythingIsTheGuard(RightKernel):
     """A guard written as 0 < T > .02 turns every temperature above .02 into .02."""
 
@@ -37,14 +35,7 @@ class _EverythingIsTheGuard(RightKernel):
         )
 
 
-@FAULTS.fault(
-    "B063",
-    "vllm-ascend",
-    "vllm-project/vllm-ascend#16396",
-    "output.range",
-    "greedy.argmax",
-    "greedy.mixed",
-)
+@FAULTS.fault("B063", "vllm-ascend", "vllm-project/vllm-ascend#16396", "output.range")
 class _PlaceInTheList(RightKernel):
     """In a mixed batch a greedy row gives its place in the reordered candidates, not a token id."""
 
@@ -68,7 +59,7 @@ class _GreedyDraws(RightKernel):
         return super().draw(logits, replace(rows, temperature=unscaled))
 
 
-@FAULTS.fault("B096", "FreeToken", "FlashML-org/FreeToken#471", "greedy.tie", "greedy.mixed")
+@FAULTS.fault("B096", "FreeToken", "FlashML-org/FreeToken#471", "greedy.tie")
 class _BarelyWarm(RightKernel):
     """Greedy rows of a mixed batch are drawn at temperature 1e-6, so that ties fall at random."""
 
@@ -99,9 +90,7 @@ class _DividedInHalf(RightSampler):
         return super().sample(logits, metadata, logprobs_mode=logprobs_mode)
 
 
-@FAULTS.fault(
-    "B119", "vllm-ascend", "vllm-project/vllm-ascend#5417", "greedy.argmax", "greedy.mixed"
-)
+@FAULTS.fault("B119", "vllm-ascend", "vllm-project/vllm-ascend#5417", "greedy.argmax")
 class _OldMarker(RightKernel):
     """Greedy rows are looked for by a constant of old, so in a mixed batch they are divided by 0."""
 
