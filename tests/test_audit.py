@@ -1,14 +1,17 @@
 """The audit: what it says of faults that are caught, that survive, and that are not asked."""
 
 import json
+import time
 from dataclasses import replace
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from refsampler.conformance.audit.log import AuditLog, LogMismatchError, Settings
 from refsampler.conformance.audit.matrix import headline, in_order, make_audit, markdown
 from refsampler.conformance.audit.one import FaultResult, Found, audit_fault
+from refsampler.conformance.audit.pool import _PLANNING_S, audit_faults
 from refsampler.conformance.cli import main
 from refsampler.conformance.faults.base import State
 from refsampler.conformance.faults.registry import fault
@@ -56,12 +59,49 @@ def test_survivors_come_first_then_wrong_clauses():
 
 
 def test_the_document_and_the_page_hold_every_fault():
-    made = make_audit(
-        results(), command="c", profile="quick", run_seed=1, limit_s=60, workers=2, seconds=3
-    )
+    settings = Settings(profile="quick", run_seed=1, limit_s=60.0)
+    made = make_audit(results(), settings, bank=(fault("B114"),), command="c", workers=2)
     assert msgspec.json.decode(msgspec.json.encode(made), type=type(made)) == made
     page = markdown(made)
     assert page.index("| C |") < page.index("| B |") < page.index("| A |")
+    assert "1 faults were not run: B114." in page
+
+
+def test_a_log_that_was_cut_off_keeps_what_had_ended(tmp_path):
+    path = tmp_path / "quick.jsonl"
+    settings = Settings(profile="quick", run_seed=1, limit_s=60.0)
+    log = AuditLog(path, settings)
+    for one in results():
+        log.add(one)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])  # killed in the middle of the third result
+    again = AuditLog(path, settings)
+    assert [one.id for one in again.results] == ["A", "B"]
+    again.add(results()[2])
+    assert path.read_bytes() == whole
+    assert AuditLog.seed_of(path) == 1
+    with pytest.raises(LogMismatchError, match="run_seed = 1, asked for is 2"):
+        AuditLog(path, msgspec.structs.replace(settings, run_seed=2))
+
+
+def test_a_log_with_a_broken_line_inside_is_refused(tmp_path):
+    path = tmp_path / "quick.jsonl"
+    log = AuditLog(path, Settings(profile="quick", run_seed=1, limit_s=60.0))
+    log.add(results()[0])
+    path.write_bytes(path.read_bytes() + b"{\n{}\n")
+    with pytest.raises(LogMismatchError, match="line 3 cannot be read"):
+        AuditLog(path, log.settings)
+
+
+@pytest.mark.slow
+def test_a_fault_that_hangs_is_ended_at_its_limit():
+    settings = Settings(profile="quick", run_seed=SEED, limit_s=3.0, named_only=True)
+    started = time.monotonic()
+    # its checks hang 5 s a call, in a process that the worker started
+    (result,) = audit_faults([fault("B069")], settings, 1)
+    assert result.found is Found.ERROR
+    assert result.reason == "no answer after 3 s"
+    assert time.monotonic() - started < _PLANNING_S
 
 
 @pytest.mark.slow
@@ -72,3 +112,8 @@ def test_the_command_asks_in_processes_of_its_own(tmp_path):
     assert "1 of 1 faults caught and named by the right clause; 1 waits" in result.output
     document = json.loads((tmp_path / "quick.json").read_text())
     assert [one["found"] for one in document["results"]] == ["caught", "waits"]
+    # a second time nothing is asked: what was known is shown
+    log = (tmp_path / "quick.jsonl").read_bytes()
+    again = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path)])
+    assert "1 of 1 faults caught" in again.output
+    assert (tmp_path / "quick.jsonl").read_bytes() == log

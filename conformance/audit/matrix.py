@@ -11,7 +11,9 @@ import msgspec
 import torch
 
 from refsampler import __version__
+from refsampler.conformance.audit.log import Settings
 from refsampler.conformance.audit.one import FaultResult, Found
+from refsampler.conformance.faults.base import Fault
 
 __all__ = ["COLUMNS", "Audit", "headline", "in_order", "lines", "make_audit", "markdown"]
 
@@ -19,59 +21,64 @@ COLUMNS: Final = ("fault", "kind", "engine", "breaks", "found", "failed", "by", 
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """An audit that was run.
+    """An audit, whole or as far as it came.
 
     Attributes:
         command: that ran it.
         date: when, ISO.
         refsampler: its version.
+        revisions: commits of the suite that the results are of.
         python: its version.
         torch: its version.
-        profile: quick or full.
-        run_seed: of every fault's run.
-        limit_s: seconds that a fault got.
+        settings: of every result.
         workers: processes.
-        seconds: from start to end.
         results: one a fault.
+        not_asked: ids of the bank's faults of which nothing is known.
 
     """
 
     command: str
     date: str
     refsampler: str
+    revisions: tuple[str, ...]
     python: str
     torch: str
-    profile: str
-    run_seed: int
-    limit_s: float
+    settings: Settings
     workers: int
-    seconds: float
     results: tuple[FaultResult, ...]
+    not_asked: tuple[str, ...]
 
 
 def make_audit(
     results: Sequence[FaultResult],
+    settings: Settings,
     *,
+    bank: Sequence[Fault],
     command: str,
-    profile: str,
-    run_seed: int,
-    limit_s: float,
     workers: int,
-    seconds: float,
 ) -> Audit:
-    """Return the document of an audit."""
+    """Return the document of an audit.
+
+    Args:
+        results: that are known.
+        settings: of all of them.
+        bank: every fault that such an audit is about.
+        command: that ran it.
+        workers: processes.
+
+    """
+    known = {one.id for one in results}
     return Audit(
         command=command,
         date=datetime.now(UTC).date().isoformat(),
         refsampler=__version__,
+        revisions=tuple(dict.fromkeys(one.revision for one in results if one.revision)),
         python=platform.python_version(),
         torch=str(torch.__version__),
-        profile=profile,
-        run_seed=run_seed,
-        limit_s=limit_s,
+        settings=settings,
         workers=workers,
-        seconds=round(seconds, 1),
         results=tuple(in_order(results)),
+        not_asked=tuple(one.id for one in bank if one.id not in known),
     )
 
 
@@ -118,17 +125,21 @@ def _line(one: FaultResult) -> tuple[str, ...]:
 
 def markdown(audit: Audit) -> str:
     """Return the audit as a page."""
+    settings = audit.settings
     head = [
         "# Kill matrix",
         "",
         (
-            f"`{audit.command}` on {audit.date}: refsampler {audit.refsampler}, Python "
-            f"{audit.python}, torch {audit.torch}; run seed {audit.run_seed}, at most "
-            f"{audit.limit_s:g} s a fault, {audit.workers} processes, {audit.seconds:.0f} s in all."
+            f"`{audit.command}` on {audit.date}: refsampler {audit.refsampler} at "
+            f"{', '.join(audit.revisions) or 'an unknown commit'}, Python {audit.python}, torch "
+            f"{audit.torch}; profile {settings.profile}, run seed {settings.run_seed}, at most "
+            f"{settings.limit_s:g} s a fault, {audit.workers} processes, "
+            f"{sum(one.seconds for one in audit.results):.0f} s of checks."
         ),
         "",
         f"{headline(audit.results)}.",
         "",
+        *_scope(audit),
         (
             "*Failed* are all clauses that the suite reported, *by* is the check that showed the "
             "right one first (any, if none is right), *draws* and *seconds* are those spent by then."
@@ -145,6 +156,25 @@ def markdown(audit: Audit) -> str:
         "",
     ]
     return "\n".join([*head, *table, *faults])
+
+
+def _scope(audit: Audit) -> list[str]:
+    """Say what the table does not hold."""
+    named = "Only the checks of a fault's own clauses were asked, so no wrong blame can show."
+    left = "Without the bets and the checks that were made for a fault's kind."
+    part = f"**A part**: {len(audit.not_asked)} faults were not run: {', '.join(audit.not_asked)}."
+    partly = sum(one.found is Found.CAUGHT and not one.complete for one in audit.results)
+    short = (
+        f"In {partly} of the rows that are caught, not every exact case was asked within the limit: "
+        "further clauses might have been reported."
+    )
+    said = (
+        (named, audit.settings.named_only),
+        (left, audit.settings.leave_out),
+        (part, bool(audit.not_asked)),
+        (short, bool(partly) and not (audit.settings.named_only or audit.settings.leave_out)),
+    )
+    return [line for words, holds in said if holds for line in (words, "")]
 
 
 def _by_id(results: Sequence[FaultResult]) -> list[FaultResult]:

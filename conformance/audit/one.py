@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
 from refsampler.conformance.audit.plans import Planner
@@ -47,6 +46,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `clauses` holds the one that is broken, then those whose name is as good.  `complete` says that
     every exact case was asked within the limit, so that no other clause was left untried.
+    `revision` is the commit of the suite that was run.
     """
 
     id: str
@@ -61,6 +61,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
     draws: int = 0
     seconds: float = 0.0
     complete: bool = False
+    revision: str = ""
 
     @property
     def first(self) -> Catch | None:
@@ -87,11 +88,13 @@ def audit_fault(
     named_only: bool = False,
     leave_out: bool = False,
     planner: Planner | None = None,
+    tell: Callable[[FaultResult | None], None] = lambda _result: None,
 ) -> FaultResult:
     """Run the suite on one fault.
 
     The checks of its clauses come first; then, while time is left, every exact case of the profile,
-    so that the verdict is that of a whole run: a clause may be blamed in another's place.
+    so that the verdict is that of a whole run: a clause may be blamed in another's place.  Planning
+    is not counted: plans serve many faults.
 
     Args:
         fault: which.
@@ -101,6 +104,8 @@ def audit_fault(
         named_only: only the checks of its clauses.
         leave_out: a whole run, without the bets and the checks that were made for such a fault.
         planner: keeps plans from fault to fault; one is made if none is given.
+        tell: told None when everything is planned and the limit begins to count, then what the
+            checks of its clauses showed, should the rest not come to an end.
 
     """
     unasked = not_asked(fault)
@@ -109,7 +114,7 @@ def audit_fault(
     kept = Planner() if planner is None else planner
     try:
         with one_thread(), _index(fault):
-            asking = _Asking(fault, kept, profile, run_seed, limit_s)
+            asking = _Asking(fault, kept, profile, run_seed, limit_s, tell)
             return asking.left_out() if leave_out else asking.result(named_only=named_only)
     except Exception as error:  # noqa: BLE001 - a fault of ours costs one line of the table
         return without_verdict(fault, Found.ERROR, f"{type(error).__name__}: {error}")
@@ -147,33 +152,41 @@ class _Asking:
     profile: str
     run_seed: int
     limit_s: float
+    tell: Callable[[FaultResult | None], None]
 
     def result(self, *, named_only: bool) -> FaultResult:
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
         named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
+        whole = (
+            None
+            if named_only
+            else _after(named, self.planner.exact(capabilities, self.profile, self.run_seed))
+        )
+        self.tell(None)
         first = self._run(named, watch, self.limit_s)
-        decisions, complete = first.decisions, False
-        outcomes: tuple[Outcome, ...] = (first,)
-        if not named_only:
-            whole = self.planner.exact(capabilities, self.profile, self.run_seed)
-            asked = {(one.check.name, one.id) for one in named.cases}
-            rest = [one for one in whole.cases if (one.check.name, one.id) not in asked]
-            whole = replace(whole, cases=(*named.cases, *rest))
-            second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
-            decisions = (*of_evidence(first.decisions, whole), *second.decisions)
-            outcomes, complete = (first, second), second.cases >= len(whole.cases)
-        return self._judged(decisions, watch, outcomes, complete=complete, planned=named.planned)
+        found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
+        if whole is None:
+            return found
+        unfinished = "ended at its limit before every case was asked"
+        self.tell(msgspec.structs.replace(found, reason=found.reason or unfinished))
+        second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
+        return self._judged(
+            (*of_evidence(first.decisions, whole), *second.decisions),
+            watch,
+            (first, second),
+            complete=second.cases >= len(whole.cases),
+            plan=named,
+        )
 
     def left_out(self) -> FaultResult:
         """Run everything once that was not made for the fault."""
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
         plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
+        self.tell(None)
         outcome = self._run(plan, watch, self.limit_s)
-        return self._judged(
-            outcome.decisions, watch, (outcome,), complete=False, planned=plan.planned
-        )
+        return self._judged(outcome.decisions, watch, (outcome,), complete=False, plan=plan)
 
     def _judged(
         self,
@@ -182,7 +195,7 @@ class _Asking:
         outcomes: tuple[Outcome, ...],
         *,
         complete: bool,
-        planned: Mapping[ClauseId, int],
+        plan: Plan,
     ) -> FaultResult:
         """Say how the fault ended."""
         caught = catches(decisions, watch)
@@ -195,7 +208,7 @@ class _Asking:
         else:
             found = Found.ERROR if errors else Found.SURVIVED
         reason = errors[0] if errors else ""
-        if not reason and found is not Found.CAUGHT and not planned:
+        if not reason and found is not Found.CAUGHT and not plan.planned:
             reason = f"no case of {self.fault.clauses[0]} in the {self.profile} profile"
         return msgspec.structs.replace(
             without_verdict(self.fault, found, reason),
@@ -217,6 +230,13 @@ class _Asking:
                 finished=watch.finished(),
                 minimise=False,
             )
+
+
+def _after(named: Plan, whole: Plan) -> Plan:
+    """Return the whole plan with the cases first that were asked already."""
+    asked = {(one.check.name, one.id) for one in named.cases}
+    rest = (one for one in whole.cases if (one.check.name, one.id) not in asked)
+    return replace(whole, cases=(*named.cases, *rest))
 
 
 def without_verdict(fault: Fault, found: Found, reason: str) -> FaultResult:

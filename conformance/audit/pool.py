@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import queue
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
+from refsampler.conformance.audit.log import Settings
 from refsampler.conformance.audit.one import (
     FaultResult,
     Found,
@@ -22,26 +26,17 @@ from refsampler.conformance.audit.plans import Planner
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.faults.registry import fault
 
-__all__ = ["Request", "audit_faults"]
+__all__ = ["audit_faults"]
 
-_GRACE_S: Final = 240.0
-"""Beyond the limit: imports, plans, and the case that was running when time was up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """How faults are asked about; the fields are those of `audit_fault`."""
-
-    profile: str
-    run_seed: int
-    limit_s: float
-    named_only: bool = False
-    leave_out: bool = False
+_PLANNING_S: Final = 300.0
+"""Until a fault is planned: a new process, its imports, and plans that later faults share."""
+_LAST_CASE: Final = 0.9
+"""Share of the limit after which no case begins; the process is ended when all of it is over."""
 
 
 def audit_faults(
     faults: Sequence[Fault],
-    request: Request,
+    settings: Settings,
     workers: int,
     tell: Callable[[FaultResult], None] = lambda _result: None,
 ) -> tuple[FaultResult, ...]:
@@ -49,7 +44,7 @@ def audit_faults(
 
     Args:
         faults: which.
-        request: how.
+        settings: how.
         workers: processes.
         tell: told each result as it comes.
 
@@ -62,7 +57,7 @@ def audit_faults(
         result = not_asked(asked)
         if result is None:
             with _taken(idle) as worker:
-                result = worker.ask(asked, request)
+                result = worker.ask(asked, settings)
         tell(result)
         return result
 
@@ -90,26 +85,37 @@ class _Worker:
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def ask(self, asked: Fault, request: Request) -> FaultResult:
+    def ask(self, asked: Fault, settings: Settings) -> FaultResult:
         pipe = self._started()
-        pipe.send((asked.id, request))
-        if not pipe.poll(request.limit_s + _GRACE_S):
-            self.close()
-            words = f"no answer after {request.limit_s + _GRACE_S:g} s"
-            return without_verdict(asked, Found.ERROR, words)
-        try:
-            result = pipe.recv()
-        except EOFError:
-            self.close()
-            return without_verdict(asked, Found.ERROR, "the fault ended the process it ran in")
-        assert isinstance(result, FaultResult)
-        return result
+        pipe.send((asked.id, settings))
+        known: FaultResult | None = None
+        deadline, limit = time.monotonic() + _PLANNING_S, f"{_PLANNING_S:g} s of planning"
+        while pipe.poll(max(deadline - time.monotonic(), 0.0)):
+            try:
+                result, last = pipe.recv()
+            except EOFError:
+                self.close()
+                return known or without_verdict(
+                    asked, Found.ERROR, "the fault ended the process it ran in"
+                )
+            if last:
+                assert isinstance(result, FaultResult)
+                return result
+            if result is None:
+                deadline, limit = time.monotonic() + settings.limit_s, f"{settings.limit_s:g} s"
+            known = result
+        self.close()
+        return known or without_verdict(asked, Found.ERROR, f"no answer after {limit}")
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and those that it started."""
         if self._process is not None and self._pipe is not None:
+            assert self._process.pid is not None
             self._pipe.close()
             self._process.kill()
+            # not joined yet, so the number is still its own; no group: it never came that far
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.join()
         self._process = self._pipe = None
 
@@ -125,19 +131,22 @@ class _Worker:
 
 def _serve(pipe: Connection) -> None:
     """Answer until the other end is closed."""
+    # what it starts is ended with it
+    os.setpgid(0, 0)
     planner = Planner()
     while True:
         try:
-            name, request = pipe.recv()
+            name, settings = pipe.recv()
         except EOFError:
             return
         result = audit_fault(
             fault(name),
-            request.profile,
-            request.run_seed,
-            limit_s=request.limit_s,
-            named_only=request.named_only,
-            leave_out=request.leave_out,
+            settings.profile,
+            settings.run_seed,
+            limit_s=_LAST_CASE * settings.limit_s,
+            named_only=settings.named_only,
+            leave_out=settings.leave_out,
             planner=planner,
+            tell=lambda found: pipe.send((found, False)),
         )
-        pipe.send(result)
+        pipe.send((result, True))

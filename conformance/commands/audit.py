@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-import time
 from pathlib import Path
 
 import click
 import msgspec
 
+from refsampler.conformance.audit.log import AuditLog, LogMismatchError, Settings
 from refsampler.conformance.audit.matrix import COLUMNS, headline, lines, make_audit, markdown
 from refsampler.conformance.audit.one import LIMIT_S, FaultResult, Found
-from refsampler.conformance.audit.pool import Request, audit_faults
+from refsampler.conformance.audit.pool import audit_faults
 from refsampler.conformance.commands.calibration import print_calibration
 from refsampler.conformance.commands.tables import echo_table
+from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.faults.registry import select
 
 __all__ = ["audit"]
@@ -70,9 +71,12 @@ def audit(
 ) -> None:
     """Run the suite on every known fault of real samplers, and print what it saw.
 
-    A fault is caught if the clause that it breaks is reported.  Survivors come first, then faults
-    that only a wrong clause was blamed for.  Exit 1 if there are any of either.  The tables are
-    written to --out unless a part was asked for and no folder is named.
+    A fault is caught if a clause is reported that its report is about.  Survivors come first, then
+    faults that only a wrong clause was blamed for.  Exit 1 if there are any of either.
+
+    Each result goes to PROFILE.jsonl in --out as it ends, and the tables beside it hold what is known
+    so far.  The same command goes on where it was stopped; a part, by --kind or --fault, is added to
+    what is there.  A part without --out is only printed.
 
     With --calibration: how often the evidence reports a clause that is obeyed, or misses a broken
     one; exit 1 if a stated level is exceeded.
@@ -82,35 +86,75 @@ def audit(
         return
     faults = select(kinds, ids)
     if leave_out:
-        faults = tuple(one for one in faults if one.bank or one.designed)
+        faults = _bet_on(faults)
     if not faults:
         raise click.UsageError("no fault is selected")
-    seed = secrets.randbits(31) if run_seed is None else run_seed
-    started = time.monotonic()
-    with click.progressbar(length=len(faults), label="faults", file=sys.stderr) as bar:
+    folder = out if out is not None or kinds or ids else Path("reports") / "audit"
+    stem = f"{profile}-left-out" if leave_out else profile
+    path = None if folder is None else folder / f"{stem}.jsonl"
+    log = _opened(path, profile, run_seed, limit_s, named_only=named_only, leave_out=leave_out)
+    known = {one.id for one in log.results}
+    left = tuple(one for one in faults if one.id not in known)
+    if known:
+        click.echo(f"{len(faults) - len(left)} of {len(faults)} are known", err=True)
 
-        def tell(_result: FaultResult) -> None:
-            bar.update(1)
+    def tell(result: FaultResult) -> None:
+        log.add(result)
+        named = " ".join(one.clause for one in result.caught)
+        click.echo(f"{result.id}: {result.found} {named} {result.seconds:.1f} s", err=True)
+        if folder is not None:
+            _write(folder / stem, log, workers)
 
-        request = Request(profile, seed, limit_s, named_only, leave_out)
-        results = audit_faults(faults, request, workers, tell)
-    found = make_audit(
-        results,
-        command=" ".join(["refsampler", *sys.argv[1:]]),
-        profile=profile,
-        run_seed=seed,
-        limit_s=limit_s,
-        workers=workers,
-        seconds=time.monotonic() - started,
-    )
-    if out is not None or not (kinds or ids):
-        folder = Path("reports") / "audit" if out is None else out
-        folder.mkdir(parents=True, exist_ok=True)
-        data = msgspec.json.format(msgspec.json.encode(found), indent=1)
-        stem = f"{profile}-left-out" if leave_out else profile
-        (folder / f"{stem}.json").write_bytes(data + b"\n")
-        (folder / f"{stem}.md").write_text(markdown(found), encoding="utf-8")
+    audit_faults(left, log.settings, workers, tell)
+    if folder is not None:
+        _write(folder / stem, log, workers)
+    asked = {one.id for one in faults}
+    results = [one for one in log.results if one.id in asked]
     click.echo(headline(results))
     echo_table(COLUMNS, lines(results))
     if any(one.found in (Found.SURVIVED, Found.WRONG_CLAUSE, Found.ERROR) for one in results):
         raise SystemExit(1)
+
+
+def _opened(
+    path: Path | None,
+    profile: str,
+    run_seed: int | None,
+    limit_s: float,
+    *,
+    named_only: bool,
+    leave_out: bool,
+) -> AuditLog:
+    """Open the log; without a seed that of the audit in it goes on."""
+    try:
+        if run_seed is None:
+            before = None if path is None else AuditLog.seed_of(path)
+            run_seed = secrets.randbits(31) if before is None else before
+        settings = Settings(
+            profile=profile,
+            run_seed=run_seed,
+            limit_s=limit_s,
+            named_only=named_only,
+            leave_out=leave_out,
+        )
+        return AuditLog(path, settings)
+    except LogMismatchError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _write(stem: Path, log: AuditLog, workers: int) -> None:
+    """Write the tables of what is known."""
+    bank = select() if not log.settings.leave_out else _bet_on(select())
+    command = " ".join(["refsampler", *sys.argv[1:]])
+    found = make_audit(log.results, log.settings, bank=bank, command=command, workers=workers)
+    document = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+    for suffix, data in ((".json", document), (".md", markdown(found).encode())):
+        # another name first: a table that is cut off would be worse than the one before
+        new = stem.with_suffix(suffix + ".new")
+        new.write_bytes(data)
+        new.replace(stem.with_suffix(suffix))
+
+
+def _bet_on(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """Return the faults for which something can be left out."""
+    return tuple(one for one in faults if one.bank or one.designed)
