@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int32, Int64
 from torch import Tensor
 
-__all__ = ["Drawn", "FilterAndDraw", "Fold", "Rows", "draw", "exponential_noise"]
+__all__ = ["Drawn", "FilterAndDraw", "Fold", "Rows", "draw", "exponential_noise", "race"]
 
 
 class Fold(StrEnum):
@@ -91,10 +91,21 @@ def draw(
 
     """
     probs = torch.softmax(logits.to(dtype), dim=-1)
-    noise = exponential_noise(probs, generators)
-    # an id without probability must lose against any noise, 0/0 and subnormal noise included
-    score = torch.where(probs > 0, probs / noise, -torch.ones_like(probs))
-    return score.argmax(dim=-1)
+    return race(probs, exponential_noise(probs, generators))
+
+
+def race(
+    weights: Float[Tensor, "*rows vocab"], noise: Float[Tensor, "*rows vocab"]
+) -> Int64[Tensor, " *rows"]:
+    """Return argmax w_v / e_v a row: with e ~ Exp(1) its law is w over its sum.
+
+    Args:
+        weights: at least 0; their sum does not matter.
+        noise: Exp(1) of the same shape.
+
+    """
+    # an id without weight must lose against any noise, 0/0 and subnormal noise included
+    return torch.where(weights > 0, weights / noise, -torch.ones_like(weights)).argmax(dim=-1)
 
 
 def exponential_noise(

@@ -92,8 +92,8 @@ def _banned(row: Row, ids: Sequence[Sequence[int]]) -> Row:
 def _min_tokens(row: Row, seen: Seen) -> Row:
     """Ban stop and eos ids while fewer than min_tokens ids were put out (`mask.min-tokens`)."""
     early = [
-        sorted(one.params.all_stop_token_ids) if len(one.output) < one.params.min_tokens else []
-        for one in seen.requests
+        sorted(one.params.all_stop_token_ids) if len(output) < one.params.min_tokens else []
+        for one, output in zip(seen.requests, seen.outputs(), strict=True)
     ]
     return _banned(row, early)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
 
 import torch
 from jaxtyping import Float32
@@ -154,6 +154,16 @@ class MinTokens(LogitsProcessor):
         }
         return keep(logits, _cells(banned, logits) == 0)
 
+    def at_rows(self, rows: Sequence[int], outputs: Sequence[Sequence[int]]) -> MinTokens:
+        """Return the processor of a batch whose row i is row `rows[i]` with another output."""
+        there = MinTokens(self.config, self.device, self.pin_memory)
+        there._minimum = {
+            place: replace(self._minimum[row], output=output)
+            for place, (row, output) in enumerate(zip(rows, outputs, strict=True))
+            if row in self._minimum
+        }
+        return there
+
 
 def _biases_of(request: AddedRequest) -> tuple[tuple[int, float], ...] | None:
     return request.params.logit_bias or None
@@ -247,6 +257,19 @@ class LogitsProcessors:
     def has_custom_argmax_invariant(self) -> bool:
         """Whether something beside min-p acts between temperature and top-k."""
         return any(not isinstance(one, MinP) for one in self.argmax_invariant)
+
+    def at_rows(self, rows: Sequence[int], outputs: Sequence[Sequence[int]]) -> Self:
+        """Return the processors of a batch whose row i is row `rows[i]` with another output.
+
+        Only min tokens reads an output; the others stay as they are.
+        """
+        return replace(
+            self,
+            non_argmax_invariant=tuple(
+                one.at_rows(rows, outputs) if isinstance(one, MinTokens) else one
+                for one in self.non_argmax_invariant
+            ),
+        )
 
     def validate(self, params: Sequence[SamplingParams]) -> None:
         """Check requests before they are admitted.

@@ -5,7 +5,6 @@ Read `Sampler.__call__` top to bottom.  It is vLLM 0.25.1's v1 Sampler as the co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -27,9 +26,10 @@ from refsampler.logprobs import (
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.penalties import apply_penalties, count_tokens
+from refsampler.positions import at_positions, bonus_positions, drafts_of
 from refsampler.truncation import keep, keep_top_k, keep_top_p
 
-__all__ = ["Sampler", "SamplerOutput"]
+__all__ = ["Sampler", "SamplerOutput", "as_float32", "filter_logits", "temperatures"]
 
 _FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -94,7 +94,7 @@ class Sampler:
         Args:
             logits: float32, bfloat16 or float16, any strides.
             metadata: the batch.
-            predict_bonus_token: bad words, penalties and thinking see the drafts as history.
+            predict_bonus_token: the drafts of a row are output like any other (`spec.history`).
             logprobs_mode: overrides the constructor's.
 
         Raises:
@@ -108,20 +108,13 @@ class Sampler:
         if logits.shape[0] == 0:
             return _no_rows(logits)
         _check_shape(logits, metadata)
-        history = _history(metadata, logits.shape[0], with_drafts=predict_bonus_token)
+        if predict_bonus_token:
+            metadata = at_positions(metadata, bonus_positions(drafts_of(metadata)))
 
         # 1 keep what raw modes show; 2 float32
-        x = _as_float32(logits)
-        raw = x
-        # 3 allowed ids; 4 bad words
-        x = _mask_disallowed(x, metadata)
-        x = _ban_bad_words(x, metadata, history)
-        # 5 min tokens, logit bias, custom processors that may move the argmax
-        for processor in metadata.logitsprocs.non_argmax_invariant:
-            x = processor.apply(x)
-        # 6 penalties, then the thinking budget, which beats every mask
-        x = _penalise(x, metadata, history)
-        x = _force_end_of_thinking(x, metadata, predict_bonus_token=predict_bonus_token)
+        raw = as_float32(logits)
+        # 3 to 6
+        x = self.process(raw, metadata)
         # 7 greedy or drawn
         sampled, processed = self.sample(x, metadata, want_processed=mode.startswith("processed"))
         # 8 logprobs
@@ -132,6 +125,19 @@ class Sampler:
             logprobs_tensors=logprobs,
             valid=has_law(processed),
         )
+
+    def process(
+        self, logits: Float32[Tensor, "num_tokens vocab"], metadata: SamplingMetadata
+    ) -> Float32[Tensor, "num_tokens vocab"]:
+        """Steps 3 to 6, which act on greedy and random rows alike."""
+        # 3 allowed ids; 4 bad words
+        x = _mask_disallowed(logits, metadata)
+        x = _ban_bad_words(x, metadata)
+        # 5 min tokens, logit bias, custom processors that may move the argmax
+        for processor in metadata.logitsprocs.non_argmax_invariant:
+            x = processor.apply(x)
+        # 6 penalties, then the thinking budget, which beats every mask
+        return _force_end_of_thinking(_penalise(x, metadata), metadata)
 
     def sample(
         self,
@@ -154,7 +160,7 @@ class Sampler:
         folded = handed_over(self.folds, metadata)
         if metadata.all_greedy and Fold.GREEDY not in folded:
             return greedy_ids, logits
-        temperature = _temperatures(metadata, logits)
+        temperature = temperatures(metadata, logits)
         greedy = temperature < GREEDY_EPSILON
         drawn, filtered = self._draw(logits, temperature, metadata, folded, want_processed)
         sampled = drawn if Fold.GREEDY in folded else torch.where(greedy, greedy_ids, drawn)
@@ -170,13 +176,13 @@ class Sampler:
     ) -> tuple[Int64[Tensor, " num_tokens"], Float32[Tensor, "num_tokens vocab"]]:
         """Draw every row, here or in the kernel; without a kernel's own logits, show ours."""
         if self.kernel is None:
-            filtered = _filter(logits, temperature, metadata)
+            filtered = filter_logits(logits, temperature, metadata)
             return draw(filtered, metadata.generators, self.dtype), filtered
         drawn = call_kernel(self.kernel, folded, logits, temperature, metadata)
         ids = drawn.ids.to(torch.int64)
         if drawn.processed_logits is not None:
             return ids, drawn.processed_logits
-        return ids, _filter(logits, temperature, metadata) if want_processed else logits
+        return ids, filter_logits(logits, temperature, metadata) if want_processed else logits
 
     def _logprobs(
         self,
@@ -219,7 +225,7 @@ def _check_shape(logits: Float[Tensor, "num_tokens vocab"], metadata: SamplingMe
         raise ValueError(msg)
 
 
-def _as_float32(
+def as_float32(
     logits: Float[Tensor, "num_tokens vocab"],
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Return the logits as float32; float64 is refused rather than rounded (`input.dtypes`)."""
@@ -228,17 +234,6 @@ def _as_float32(
         msg = f"logits.dtype = {logits.dtype} is refused: allowed are {names}"
         raise TypeError(msg)
     return logits.to(torch.float32)
-
-
-def _history(
-    metadata: SamplingMetadata, num_tokens: int, *, with_drafts: bool
-) -> Sequence[Sequence[int]]:
-    """Return each row's output ids, followed by its drafts for the bonus token."""
-    outputs = metadata.output_token_ids or [()] * num_tokens
-    drafts = metadata.spec_token_ids or [()] * num_tokens
-    if not with_drafts:
-        return outputs
-    return [(*output, *draft) for output, draft in zip(outputs, drafts, strict=True)]
 
 
 def _mask_disallowed(
@@ -258,20 +253,17 @@ def _mask_disallowed(
 
 
 def _ban_bad_words(
-    logits: Float32[Tensor, "num_tokens vocab"],
-    metadata: SamplingMetadata,
-    history: Sequence[Sequence[int]],
+    logits: Float32[Tensor, "num_tokens vocab"], metadata: SamplingMetadata
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Ban the ids that would complete a bad word (clause `mask.bad-words`)."""
     if not metadata.bad_words_token_ids:
         return logits
+    history = metadata.output_token_ids or [()] * logits.shape[0]
     return mask_bad_words(logits, metadata.bad_words_token_ids, history)
 
 
 def _penalise(
-    logits: Float32[Tensor, "num_tokens vocab"],
-    metadata: SamplingMetadata,
-    history: Sequence[Sequence[int]],
+    logits: Float32[Tensor, "num_tokens vocab"], metadata: SamplingMetadata
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Apply repetition, frequency and presence penalties (clause `penalty.history`)."""
     if metadata.no_penalties:
@@ -281,7 +273,9 @@ def _penalise(
     return apply_penalties(
         logits,
         count_tokens(prompts or [()] * logits.shape[0], vocab_size, logits.device),
-        count_tokens(history, vocab_size, logits.device),
+        count_tokens(
+            metadata.output_token_ids or [()] * logits.shape[0], vocab_size, logits.device
+        ),
         metadata.repetition_penalties,
         metadata.frequency_penalties,
         metadata.presence_penalties,
@@ -289,19 +283,16 @@ def _penalise(
 
 
 def _force_end_of_thinking(
-    logits: Float32[Tensor, "num_tokens vocab"],
-    metadata: SamplingMetadata,
-    *,
-    predict_bonus_token: bool,
+    logits: Float32[Tensor, "num_tokens vocab"], metadata: SamplingMetadata
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Force the end marker where a row's thinking budget is spent (clause `thinking.force`)."""
     holder = metadata.thinking_budget_state_holder
     if holder is None:
         return logits
-    return holder.apply(logits, predict_bonus_token=predict_bonus_token)
+    return holder.apply(logits, predict_bonus_token=False)
 
 
-def _temperatures(
+def temperatures(
     metadata: SamplingMetadata, logits: Float32[Tensor, "num_tokens vocab"]
 ) -> Float32[Tensor, " num_tokens"]:
     """Return each row's temperature; None is 0 everywhere, and only an all-greedy batch has it."""
@@ -313,7 +304,7 @@ def _temperatures(
     raise ValueError(msg)
 
 
-def _filter(
+def filter_logits(
     logits: Float32[Tensor, "num_tokens vocab"],
     temperature: Float32[Tensor, " num_tokens"],
     metadata: SamplingMetadata,

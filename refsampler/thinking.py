@@ -6,7 +6,7 @@ The rule is a pure function of the history, `forced_id`; nothing is remembered b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -79,6 +79,16 @@ class ThinkingBudget:
             tuple(
                 _Row(one.prompt, output, one.drafts, one.params.thinking_token_budget)
                 for one, output in zip(requests, written, strict=True)
+            ),
+        )
+
+    def at_rows(self, rows: Sequence[int], outputs: Sequence[Sequence[int]]) -> Self:
+        """Return the budgets of a batch whose row i is row `rows[i]` with another output."""
+        return replace(
+            self,
+            rows=tuple(
+                replace(self.rows[row], output=output, drafts=())
+                for row, output in zip(rows, outputs, strict=True)
             ),
         )
 
