@@ -5,7 +5,7 @@ STAMP := $(VENV)/.installed
 RUNS := reports/runs
 VLLM_VENV := .venv-vllm
 
-.PHONY: check test lint amd-compile vllm-parity clean
+.PHONY: check test lint amd-compile gpu-check vllm-parity clean
 
 check: $(STAMP)
 	$(BIN)/refsampler check native --report $(RUNS)/native
@@ -22,6 +22,11 @@ lint: $(STAMP)
 # Compiles for AMD GPUs without one; the table of what the kernels use is kept in reports/amd/.
 amd-compile: $(STAMP)
 	TRITON_INTERPRET=0 $(BIN)/python -m refsampler.backends.triton.targets
+
+# On a machine with a GPU: the gate for each path that is installed there, then the speed table. PYTHON is one whose
+# torch sees the GPU and in which refsampler is installed.
+gpu-check:
+	$(PYTHON) -m refsampler.backends.gpu_check --report $(RUNS)/gpu
 
 vllm-parity:
 	$(PYTHON) tests/vllm_parity/setup_env.py --venv $(VLLM_VENV)

@@ -15,7 +15,7 @@ from torch import Tensor
 from refsampler.backends.protocol import Capabilities, Drawn, DType, Feature, Fold, Rows
 from refsampler.params import GREEDY_EPSILON
 
-__all__ = ["NativeKernel", "backend", "filter_logits", "race"]
+__all__ = ["NativeKernel", "backend", "filter_logits", "on_gpu", "on_gpu_fp64", "race"]
 
 _DTYPES = frozenset(DType)
 
@@ -153,3 +153,13 @@ def race(
 
 
 backend = NativeKernel()
+
+
+def on_gpu() -> NativeKernel:
+    """Return the backend for logits on a GPU."""
+    return NativeKernel("cuda")
+
+
+def on_gpu_fp64() -> NativeKernel:
+    """Return it with vLLM's `use_fp64_gumbel`."""
+    return NativeKernel("cuda", fp64=True)

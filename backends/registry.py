@@ -21,7 +21,9 @@ GROUP: Final = "refsampler.backends"
 """Entry point group in which an installed package announces its backends."""
 
 BUILT_IN: Final[Mapping[str, str]] = {
+    "aiter": "refsampler.backends.aiter:AiterKernel",
     "cpu": "refsampler.backends.cpu:backend",
+    "flashinfer": "refsampler.backends.flashinfer:backend",
     "native": "refsampler.backends.native:backend",
     "reference": "refsampler.backends.reference:sampler",
     "reference-engine": "refsampler.backends.reference:engine",
