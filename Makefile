@@ -5,11 +5,17 @@ STAMP := $(VENV)/.installed
 RUNS := reports/runs
 VLLM_VENV := .venv-vllm
 
-.PHONY: check test lint amd-compile gpu-check vllm-parity clean
+CHECKED := native transformers
 
+.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check vllm-parity clean
+
+# Side by side, each on a core of its own; what one prints comes when it has ended.
 check: $(STAMP)
-	$(BIN)/refsampler check native --report $(RUNS)/native
-	$(BIN)/refsampler check transformers --report $(RUNS)/transformers
+	@echo "testing $(CHECKED) side by side; takes about a minute and a half"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKED:%=check-%)
+
+$(CHECKED:%=check-%): check-%: $(STAMP)
+	$(BIN)/refsampler check $* --report $(RUNS)/$*
 
 test: lint
 	$(BIN)/python -m pytest -n 2
