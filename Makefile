@@ -2,22 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CHECK_STAMP := $(VENV)/.installed-for-checks
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUNS := reports/runs
 VLLM_VENV := .venv-vllm
 
-CHECKED := native transformers
+.PHONY: check test lint amd-compile gpu-check vllm-parity clean
 
-.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check vllm-parity clean
-
-# Side by side, each on a core of its own; what one prints comes when it has ended.
-check: $(CHECK_STAMP)
-	@echo "testing $(CHECKED) side by side; takes one to two minutes"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKED:%=check-%)
-
-$(CHECKED:%=check-%): check-%: $(CHECK_STAMP)
-	$(BIN)/refsampler check $* --report $(RUNS)/$*
+check: $(STAMP)
+	$(BIN)/refsampler check native --report $(RUNS)/native
+	$(BIN)/refsampler check transformers --report $(RUNS)/transformers
 
 test: lint
 	$(BIN)/python -m pytest -n 2
@@ -43,12 +35,8 @@ vllm-parity:
 clean:
 	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
-# Both are stale when the dependencies or their pins changed; a check needs less than the tests do.
-$(CHECK_STAMP): pyproject.toml constraints.txt
+# Stale when the dependencies or their pins changed.
+$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -e '.[transformers]'
-	touch $@
-
-$(STAMP): $(CHECK_STAMP)
-	$(PIP_INSTALL) -e '.[dev,cpu,transformers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,cpu,transformers]'
 	touch $@

@@ -151,7 +151,7 @@ def bundle(folder: Path, library: Path, out: Path) -> None:
                 packed.write(one, str(one.relative_to(package)))
         for one in sorted(ffi.rglob("*")):
             parts = one.relative_to(ffi).parts
-            if one.is_file() and "include" not in parts and "testing" not in one.name:
+            if one.is_file() and "include" not in parts:
                 packed.write(one, "/".join(parts))
         packed.write(library, "flashinfer/data/aot/sampling/sampling.so")
 

@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from refsampler.backends.protocol import DType, Feature
 from refsampler.conformance.case import Case, decode_case, encode_case
-from refsampler.conformance.examples import collect, shrink
-from refsampler.conformance.strategies import cases
+from refsampler.conformance.strategies import cases, collect, shrink
 
 DYADIC_STEP = 2.0**-12
 

@@ -150,12 +150,22 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         reopened=(4, 2),
         candidates=256,
         ranked=64,
-        tiles=1,
-        block=512,
+        lanes=4,
+        above_tile=(8, 2),
+        level_tile=(2, 32),
+        rounds_tile=(4, 8),
+        rest_block=512,
     )
     if ON_GPU:
         other = Geometry(
-            top_chunk=32, top_rows=128, reopened=(16, 16), block=2048, rest_warps=(4, 8)
+            top_chunk=32,
+            top_rows=128,
+            reopened=(16, 16),
+            above_tile=(4, 8),
+            level_tile=(8, 256),
+            rounds_tile=(4, 4),
+            rest_block=2048,
+            rest_warps=4,
         )
     asked = [one for one in FILTERS["mixed"] if one.k != 200]
     logits, seeds = bell(len(asked), seed=8), list(range(len(asked)))
@@ -308,12 +318,12 @@ def test_the_examples_meet_every_path(shape, asked, left):
 
 @pytest.mark.clause("top-p.keep")
 def test_a_row_whose_proposals_all_fell_outside_is_searched():
-    """One round only: four draws miss a nucleus of a few ids nearly always."""
-    once = TritonKernel(geometry=replace(TUNED if ON_GPU else INTERPRETED, rounds=1))
-    asked = [Asked(p=0.001), Asked(p=0.05), Asked(2.0, p=0.1), Asked(0.5, p=0.02)]
-    logits, seeds = tied(4, seed=2), [3, 4, 5, 6]
+    """Two rounds only: their draws miss a nucleus of a few ids nearly always."""
+    once = TritonKernel(geometry=replace(TUNED if ON_GPU else INTERPRETED, rounds=2))
+    asked = [Asked(p=0.001), Asked(p=0.005), Asked(2.0, p=0.01), Asked(0.5, p=0.002)]
+    logits, seeds = bell(4, seed=2), [3, 4, 5, 6]
     right = [
-        token(x, one, seed, 0, rounds=1)
+        token(x, one, seed, 0, rounds=2)
         for x, one, seed in zip(logits.numpy(), asked, seeds, strict=True)
     ]
     assert drawn(logits, asked, seeds, by=once) == right

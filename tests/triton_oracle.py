@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ROUNDS = 3
+ROUNDS = 8
 SMALL_P = 0.6
 
 
@@ -41,6 +41,16 @@ class Asked:
     k: int = 0
     p: float = 1.0
     min_p: float = 0.0
+
+
+def groups(p):
+    """Groups of four proposals in the first round; of more than four only the highest are looked at."""
+    return 4 if p < 0.15 else 2 if p < 0.3 else 1
+
+
+def first_of_round(number):
+    """The number of a round's first proposal."""
+    return 4 * number + 12 if number else 0
 
 
 def kept(x, asked):
@@ -81,10 +91,12 @@ def token(x, asked, seed, step, rounds=ROUNDS):
     if 0 < asked.k < len(x) or asked.min_p > 0:
         return invert(mass, uniform(seed, step, 0))
     for number in range(rounds):
-        drawn = [invert(everything, uniform(seed, step, 4 * number + j)) for j in range(4)]
-        for one in drawn:
-            if mass[one] > 0:
-                return one
-        if asked.p < SMALL_P:
+        count = 4 * groups(asked.p) if number == 0 else 4
+        first = first_of_round(number)
+        drawn = [invert(everything, uniform(seed, step, first + j)) for j in range(count)]
+        inside = [one for one in drawn if mass[one] > 0]
+        if inside and (count == 4 or len(inside) < 4):
+            return inside[0]
+        if asked.p < SMALL_P and not inside:
             everything = np.where(scaled > scaled[drawn].max(), everything, 0)
-    return invert(mass, uniform(seed, step, 4 * rounds))
+    return invert(mass, uniform(seed, step, first_of_round(rounds)))

@@ -1,5 +1,7 @@
 """Time the kernels on this GPU: ``python -m refsampler.backends.triton.bench`` prints a table.
 
+FlashInfer, if it is installed, and `torch.topk` with a race are timed beside them.
+
 Each figure is the median over CUDA-graph replays of the GPU time of one call, launch gaps included;
 a graph holds calls on different inputs, more bytes than the L2 keeps.  The floor is the time to read
 the logits once at the copy bandwidth that the same run measured.
@@ -7,9 +9,12 @@ the logits once at the copy bandwidth that the same run measured.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -153,8 +158,60 @@ def _copy_bandwidth() -> float:
     return 2 * source.numel() * 4 / statistics.median(times)
 
 
-def main() -> None:
-    """Print the table."""
+def _torch_top_k(logits: Tensor, rows: Rows) -> Tensor:
+    """Race over torch's top 50."""
+    del rows
+    best = logits.topk(50, dim=-1)
+    noise = torch.empty_like(best.values).exponential_()
+    winner = (best.values.softmax(dim=-1) / noise).argmax(dim=-1, keepdim=True)
+    return best.indices.gather(-1, winner)
+
+
+def _rivals() -> Mapping[str, tuple[str, Callable[[Tensor, Rows], Tensor]]]:
+    """Return rivals that are installed: name -> (workload, call), called as vLLM does."""
+    rivals: dict[str, tuple[str, Callable[[Tensor, Rows], Tensor]]] = {
+        "k 50: torch.topk and race": ("k 50", _torch_top_k)
+    }
+    if importlib.util.find_spec("flashinfer") is None:
+        return rivals
+    call = importlib.import_module("flashinfer.sampling")
+    name = f"FlashInfer {importlib.import_module('flashinfer').__version__}"
+    return rivals | {
+        f"k 50, p .9: {name}": (
+            "k 50, p .9",
+            lambda x, r: call.top_k_top_p_sampling_from_logits(x, r.top_k, r.top_p),
+        ),
+        f"k 50: {name}": (
+            "k 50",
+            lambda x, r: call.top_k_sampling_from_probs(x.softmax(-1), r.top_k),
+        ),
+        f"p .9: {name}": (
+            "p .9",
+            lambda x, r: call.top_p_sampling_from_probs(x.softmax(-1), r.top_p),
+        ),
+        f"none: {name}": ("none", lambda x, _: call.sampling_from_logits(x)),
+    }
+
+
+def _time_rivals() -> None:
+    """Print the rivals' rows of the table."""
+    works = {work.name: work for work in WORKLOADS}
+    for name, (of, call) in _rivals().items():
+        work = works[of]
+        cells = []
+        for size in work.sizes:
+            rows = _rows(work, size)
+            us = _graph_us(partial(_called, call, rows), _inputs(work, size))
+            cells.append(f"{us:.1f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _called(call: Callable[[Tensor, Rows], Tensor], rows: Rows, logits: Tensor) -> object:
+    return call(logits, rows)
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print the table; with `rivals` only theirs."""
     import triton
 
     torch.manual_seed(0)
@@ -166,6 +223,9 @@ def main() -> None:
     print("| µs | B=1 | 64 | 512 |\n| --- | --- | --- | --- |")
     floor = " | ".join(f"{size * _VOCAB * 4 / bandwidth:.2f}" for size in (1, 64, 512))
     print(f"| floor: float32 logits read once | {floor} |")
+    _time_rivals()
+    if "rivals" in arguments:
+        return
     for work in WORKLOADS:
         cells = {1: "", 64: "", 512: ""}
         for size in work.sizes:
@@ -180,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,13 +13,16 @@ from torch import Tensor
 
 from refsampler import __version__
 from refsampler.backends.protocol import Capabilities, Drawn, DType, Feature, Fold, Rows
-from refsampler.backends.triton.geometry import INTERPRETED, TUNED, Geometry
-from refsampler.backends.triton.launch import Batch, Launcher
+from refsampler.backends.triton.geometry import INTERPRETED, TUNED, WAVES_OF_32, Geometry
+from refsampler.backends.triton.launch import Launcher
 from refsampler.semantics import Semantics
 
 __all__ = ["TritonKernel"]
 
 _DTYPES = frozenset(DType)
+_TORCH_DTYPES = frozenset(one.torch for one in _DTYPES)
+_COLUMNS = ("temperature", "top_k", "top_p", "min_p", "seed", "seeded", "step")
+"""Parameters of a row, in the order of `Batch`."""
 _FLOOR = 1e-9
 """Masses and noise reach further; this is the finest grade of `draw.tail`."""
 _SLOW_FLOOR = 1e-6
@@ -66,8 +69,8 @@ class TritonKernel:
         if device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("triton needs a GPU, or TRITON_INTERPRET=1 to run on the CPU")
         self._draw_rows = Launcher(
-            geometry or (INTERPRETED if interpreted else TUNED),
-            few_registers=not interpreted and torch.version.hip is None,
+            geometry or (INTERPRETED if interpreted else _tuned()),
+            nvidia=not interpreted and torch.version.hip is None,
         )
         self._context = _in_interpreter if interpreted else torch.cuda.device_of
         features = {Feature.SEED, Feature.BITWISE}
@@ -93,25 +96,15 @@ class TritonKernel:
             ValueError: the logits are not [B, V] with V >= 1, or a parameter is not [B].
 
         """
-        _check(logits, rows)
-        if not len(logits):
+        columns = [getattr(rows, name) for name in _COLUMNS]
+        _check(logits, columns)
+        if not logits.shape[0]:
             return Drawn(torch.empty(0, dtype=torch.int32, device=logits.device))
         noise = None
-        if len(rows.generators) != len(logits):
-            noise = torch.empty(len(logits), dtype=torch.int64, device=logits.device).random_()
-        batch = Batch(
-            logits,
-            rows.temperature,
-            rows.top_k,
-            rows.top_p,
-            rows.min_p,
-            rows.seed,
-            noise,
-            rows.seeded,
-            rows.step,
-        )
+        if len(rows.generators) != logits.shape[0]:
+            noise = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device).random_()
         with self._context(logits):
-            return Drawn(self._draw_rows(batch))
+            return Drawn(self._draw_rows(logits, (*columns, noise)))
 
     def left_over(self) -> Tensor:
         """Return what each row of this thread's last batch left to the last kernel, for tests.
@@ -121,17 +114,25 @@ class TritonKernel:
         return self._draw_rows.left_over()
 
 
-def _check(logits: Tensor, rows: Rows) -> None:
+def _tuned() -> Geometry:
+    """Return the sizes for the current GPU."""
+    if torch.version.hip is not None and torch.cuda.get_device_properties().warp_size == 32:
+        return WAVES_OF_32
+    return TUNED
+
+
+def _check(logits: Tensor, columns: Sequence[Tensor | None]) -> None:
     """Refuse what the kernels would read wrongly."""
-    if logits.dtype not in {one.torch for one in _DTYPES}:
-        names = ", ".join(sorted(_DTYPES))
-        raise TypeError(f"logits.dtype = {logits.dtype} is refused: allowed are {names}")
+    if logits.dtype not in _TORCH_DTYPES:
+        allowed = ", ".join(sorted(_DTYPES))
+        raise TypeError(f"logits.dtype = {logits.dtype} is refused: allowed are {allowed}")
     if logits.ndim != 2 or logits.shape[1] < 1:
         raise ValueError(f"logits.shape = {tuple(logits.shape)} is refused: allowed is [B, V >= 1]")
-    for name in ("top_k", "top_p", "temperature", "min_p", "seed", "step", "seeded"):
-        value = getattr(rows, name)
-        if value is not None and (value.shape != logits.shape[:1] or not value.is_contiguous()):
+    rows = logits.shape[0]
+    for name, column in zip(_COLUMNS, columns, strict=True):
+        if column is not None and (
+            column.ndim != 1 or column.numel() != rows or not column.is_contiguous()
+        ):
             raise ValueError(
-                f"{name}.shape = {tuple(value.shape)} is refused: "
-                f"allowed is ({len(logits)},), contiguous"
+                f"{name}.shape = {tuple(column.shape)} is refused: allowed is ({rows},), contiguous"
             )

@@ -16,10 +16,9 @@ from typing import Any
 from refsampler.backends.triton.device.draw import draw_kernel
 from refsampler.backends.triton.device.nucleus import above_kernel
 from refsampler.backends.triton.device.rest import rest_kernel
-from refsampler.backends.triton.device.scan import scan_kernel
+from refsampler.backends.triton.device.scan import scan_kernel, scan_mixed_kernel
 from refsampler.backends.triton.device.top_k import top_k_kernel
-from refsampler.backends.triton.geometry import TUNED, padded
-from refsampler.backends.triton.launch import sizes_of
+from refsampler.backends.triton.geometry import TUNED, WAVES_OF_32, padded, sizes_of
 
 __all__ = ["TARGETS", "Resources", "Target", "Variant", "compile_for", "main", "variants"]
 
@@ -115,6 +114,8 @@ _POINTERS = {
     "seeded": "*i1",
     "step": "*i64",
     "chunk_max": "*fp32",
+    "mass_max": "*fp32",
+    "top_max": "*fp32",
     "chunk_mass": "*i64",
     "block_mass": "*i64",
     "picked": "*i32",
@@ -123,46 +124,52 @@ _POINTERS = {
     "todo": "*i32",
     "out": "*i32",
     "proposed": "*i32",
+    "turn": "*i32",
     "edge": "*fp32",
     "part": "*fp32",
     "total": "*i64",
     "largest": "*fp32",
 }
-_ALL_CONSTANTS = {"STRIDED": False, "SCALE": 2.0**44}
+_ALL_CONSTANTS = {"STRIDED": False, "PTX": False, "SCALE": 2.0**44}
 
 
-def variants(vocab: int = _VOCAB) -> Iterator[Variant]:
-    """Yield every kernel with the constants that the launcher gives it for float32 logits."""
-    g, sizes = TUNED, sizes_of(TUNED, vocab, by_count=True)
+def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
+    """Yield every kernel as the launcher calls it for float32 logits, on AMD waves of that size."""
+    g = WAVES_OF_32 if wave == 32 else TUNED
+    sizes = sizes_of(g, vocab)
+    chunks = {"CHUNKS": padded(sizes.mass_chunks, g.least_chunks), "C": g.mass_chunk}
+    lanes = {"LANES": g.lanes}
+    maxima = {"R": g.top_rows, "C": g.top_chunk, "MASS_C": g.mass_chunk, **lanes}
+    yield _variant("scan, maxima", scan_mixed_kernel, maxima)
     masses = {"R": g.mass_rows, "C": g.mass_chunk}
-    segments = {
-        "CHUNKS": padded(sizes.mass_chunks, g.least_chunks),
-        "SEGMENTS": padded(sizes.segments, g.least_chunks // g.mass_rows),
-    }
-    lists = {"CAP": g.candidates}
-    yield _variant("scan, maxima", scan_kernel, {"R": g.top_rows, "C": g.top_chunk, "SUMS": False})
-    yield _variant("scan, masses", scan_kernel, {"R": g.scan_rows, "C": g.mass_chunk, "SUMS": True})
+    yield _variant("scan, masses", scan_kernel, {**masses, **lanes})
     yield _variant(
         "top-k",
         top_k_kernel,
         {
-            **lists,
+            "CAP": g.candidates,
             "CHUNKS": padded(sizes.top_chunks, g.least_top_chunks),
             "C": g.top_chunk,
             "G": g.reopened[1],
             "FAST": g.ranked,
             "MOST": g.most_chunks,
+            "PARTS": sizes.level_parts,
+            **dict(zip(("W", "L"), g.level_tile, strict=True)),
         },
     )
-    for name, count, number in (("draw, one", 1, 0), ("draw, four", 4, 0), ("draw, later", 4, 1)):
-        constants = {**segments, "C": g.mass_chunk, "N": count, "ROUND": number}
-        yield _variant(name, draw_kernel, constants)
-    yield _variant("above, first", above_kernel, {**masses, "TILES": 1, "FIRST": True})
-    yield _variant("above, later", above_kernel, {**masses, "TILES": g.tiles, "FIRST": False})
-    rest = {**lists, **segments, **masses, "ROUNDS": g.rounds}
-    rest |= {"BLOCK": g.block, "BLOCKS": sizes.blocks}
-    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps[0])
-    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps[1])
+    for name, count in (("draw, one", 1), ("draw, four", 4)):
+        yield _variant(name, draw_kernel, {**chunks, "N": count})
+    above = {**_tile(g.above_tile), **lanes, "C": g.mass_chunk}
+    yield _variant("above", above_kernel, above)
+    rest = {**chunks, **_tile(g.rounds_tile), **lanes, "R": g.mass_rows, "ROUNDS": g.rounds}
+    rest |= {"PARTS": padded(sizes.parts, g.least_blocks * g.above_tile[1])}
+    rest |= {"BLOCK": g.rest_block, "BLOCKS": sizes.blocks}
+    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps)
+    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps)
+
+
+def _tile(tile: tuple[int, int]) -> Mapping[str, int]:
+    return dict(zip(("A", "W"), tile, strict=True))
 
 
 def _variant(name: str, kernel: Any, constants: Mapping[str, object], warps: int = 4) -> Variant:
@@ -225,7 +232,7 @@ def main(archs: Sequence[str] = ()) -> int:
     for target in TARGETS:
         if archs and target.arch not in archs:
             continue
-        for variant in variants():
+        for variant in variants(target.wave):
             used = compile_for(variant, target)
             print(
                 f"| {variant.name} | {target.arch} | {used.vgprs} "

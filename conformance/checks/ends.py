@@ -32,7 +32,7 @@ def _wide(capabilities: Capabilities, cases: int) -> tuple[Case, ...]:
     most = capabilities.max_elements or _ELEMENTS
     calls = math.ceil(2**25 / min(_ELEMENTS, max(most, _WIDE)))
     return tuple(
-        batch(_WIDE, [(row({7919 * place + 5: 0.0}), request())], _CLAUSE, calls=calls)
+        batch(_WIDE, [(row({(7919 * place + 5) % _WIDE: 0.0}), request())], _CLAUSE, calls=calls)
         for place in range(cases)
     )
 

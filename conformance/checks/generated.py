@@ -9,8 +9,7 @@ from hypothesis.strategies import SearchStrategy
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
-from refsampler.conformance.examples import collect
-from refsampler.conformance.strategies import EVERYTHING, cases
+from refsampler.conformance.strategies import EVERYTHING, cases, collect
 
 __all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
 

@@ -21,13 +21,7 @@ from refsampler.processors import LogitsProcessor
 from refsampler.sampler import Sampler, SamplerOutput
 from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
 
-__all__ = ["RightEngine", "RightKernel", "RightSampler", "without_drafts"]
-
-
-def without_drafts(capabilities: Capabilities) -> Capabilities:
-    """Return the capabilities of a subject that plays no part in speculative decoding."""
-    drafting = {Feature.SPECULATIVE, Feature.DRAFT}
-    return replace(capabilities, features=capabilities.features - drafting)
+__all__ = ["RightEngine", "RightKernel", "RightSampler"]
 
 
 class RightKernel:
@@ -120,7 +114,7 @@ class RightSampler:
     The hooks are `changed`, `kernel`, `before_penalties` and `shown`.
     """
 
-    capabilities: Capabilities = without_drafts(ReferenceSampler().capabilities)
+    capabilities: Capabilities = ReferenceSampler().capabilities
 
     def __init__(self) -> None:
         self.reference = ReferenceSampler()
@@ -185,10 +179,6 @@ class RightEngine(ReferenceEngine):
     """The reference engine; `session` is what a wrong one replaces."""
 
     session: type[ReferenceSession] = ReferenceSession
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.capabilities = without_drafts(self.capabilities)
 
     def open(self, vocab: int, seed: int) -> ReferenceSession:
         """Start a session of that type."""

@@ -1,13 +1,16 @@
 """Rows without top-k and min-p: draws against prefix sums of chunk masses, one chunk reopened each.
 
-One draw is the id itself where no filter is left.  With top-p alone four independent draws are
-proposals: the first one inside the nucleus is the id, which is exact.
+One draw is the id itself where no filter is left.  With top-p alone independent draws are
+proposals: the first one inside the nucleus is the id, which is exact.  Of four, each is looked at.
+Where p is small there are 8 or 16, and the four highest are looked at: if one of those is outside,
+all others are, and the first one inside is known; whether it is depends on how many are inside, not
+on which.
 """
 
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.nucleus import OPEN, SMALL_P, settle
+from refsampler.backends.triton.device.nucleus import OPEN
 from refsampler.backends.triton.device.numbers import (
     INF,
     LOG2E,
@@ -17,11 +20,18 @@ from refsampler.backends.triton.device.numbers import (
     relative,
     same_scaled,
 )
-from refsampler.backends.triton.device.rows import load_logits, row_bits, row_temperature
+from refsampler.backends.triton.device.rows import (
+    controls,
+    load_logits,
+    row_bits,
+    row_temperature,
+)
 
-__all__ = ["draw_kernel", "draws"]
+__all__ = ["draw_kernel", "draws", "proposal_groups", "propose"]
 
 _UNIT = tl.constexpr(2.0**-44)
+_P_OF_FOUR = tl.constexpr(0.15)
+_P_OF_TWO = tl.constexpr(0.3)
 
 
 @triton.jit
@@ -74,7 +84,57 @@ def draws(
     return token, value, top, tl.sum(w, 0)
 
 
-@triton.jit(do_not_specialize=["segments"])
+@triton.jit
+def proposal_groups(p):
+    """Return how many times four proposals are made in the first round: more where p is small."""
+    return tl.where(p < _P_OF_FOUR, 4, tl.where(p < _P_OF_TWO, 2, 1))
+
+
+@triton.jit
+def _highest_of_eight(token, value, turn, other_token, other_value, other_turn):
+    """Return the four of eight proposals with the highest logits; of equals the earlier ones."""
+    i, r = tl.arange(0, 8), tl.arange(0, 4)
+    tokens = tl.reshape(tl.join(token, other_token), (8,))
+    values = tl.reshape(tl.join(value, other_value), (8,))
+    turns = tl.reshape(tl.join(turn, other_turn), (8,))
+    later = (values[None, :] > values[:, None]) | (
+        (values[None, :] == values[:, None]) & (turns[None, :] < turns[:, None])
+    )
+    rank = tl.sum(later.to(tl.int32), 1)
+    mine = (rank[None, :] == r[:, None]) & (i[None, :] >= 0)
+    token = tl.sum(tl.where(mine, tokens[None, :], 0), 1)
+    value = tl.sum(tl.where(mine, values[None, :], 0.0), 1)
+    return token, value, tl.sum(tl.where(mine, turns[None, :], 0), 1)
+
+
+@triton.jit
+def propose(
+    start, id_stride, t, greedy, seed, noise, seeded, step, row, first, groups,
+    chunk_max, chunk_mass, chunks, floor, V,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, CHUNKS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Return the four proposals with the highest logits of 4 * groups, and when each was drawn.
+
+    Then the largest logit and the total mass; `first` is the number of the first proposal.
+    """
+    turn = tl.arange(0, 4)
+    bits = row_bits(seed, noise, seeded, step, row, first + turn, greedy)
+    token, value, top, mass = draws(
+        start, id_stride, t, greedy, bits, chunk_max, chunk_mass, chunks, floor, V,
+        STRIDED, SCALE, CHUNKS, C,
+    )  # fmt: skip
+    for group in range(1, groups):
+        other = group * 4 + tl.arange(0, 4)
+        bits = row_bits(seed, noise, seeded, step, row, first + other, greedy)
+        other_token, other_value, _, _ = draws(
+            start, id_stride, t, greedy, bits, chunk_max, chunk_mass, chunks, floor, V,
+            STRIDED, SCALE, CHUNKS, C,
+        )  # fmt: skip
+        token, value, turn = _highest_of_eight(token, value, turn, other_token, other_value, other)
+    return token, value, turn, top, mass
+
+
+@triton.jit
 def draw_kernel(
     logits,
     row_stride,
@@ -85,51 +145,46 @@ def draw_kernel(
     noise,
     seeded,
     step,
-    chunk_max,
+    mass_max,
     chunk_mass,
     todo,
     out,
     proposed,
+    turn,
     edge,
-    part,
     total,
     largest,
     V,
     chunks,
-    segments,
     STRIDED: tl.constexpr,
     SCALE: tl.constexpr,
     CHUNKS: tl.constexpr,
     C: tl.constexpr,
     N: tl.constexpr,
-    ROUND: tl.constexpr,
-    SEGMENTS: tl.constexpr,
 ):
-    """Draw N ids of a row: its id (N = 1), or proposals for top-p, of which later rounds are rare."""
+    """Draw the id of a row (N = 1), or the four first proposals for top-p."""
     row = tl.program_id(0).to(tl.int64)
-    if ROUND > 0:
-        if tl.load(todo + row) != OPEN:
-            return
-        if settle(row, top_p, proposed, part, total, todo, out, segments, SCALE, SEGMENTS) == 0:
-            return
     j = tl.arange(0, N)
     t, greedy = row_temperature(temperature, row)
-    bits = row_bits(seed, noise, seeded, step, row, j + ROUND * N, greedy)
     floor = tl.full((), NINF, tl.float32)
-    if ROUND > 0:
-        if tl.load(top_p + row) < SMALL_P:
-            floor = tl.max(tl.load(edge + row * N + j), 0)
-    token, value, top, mass = draws(
-        logits + row * row_stride, id_stride, t, greedy, bits, chunk_max + row * chunks,
-        chunk_mass + row * chunks, chunks, floor, V, STRIDED, SCALE, CHUNKS, C,
-    )  # fmt: skip
+    start = logits + row * row_stride
+    mass_max, chunk_mass = mass_max + row * chunks, chunk_mass + 2 * row * chunks
     if N == 1:
+        bits = row_bits(seed, noise, seeded, step, row, j, greedy)
+        token, _, _, _ = draws(
+            start, id_stride, t, greedy, bits, mass_max, chunk_mass, chunks, floor, V,
+            STRIDED, SCALE, CHUNKS, C,
+        )  # fmt: skip
         tl.store(out + row + j, token)
     else:
-        tl.debug_barrier()  # every thread has read the last round's edge
+        _, p, _ = controls(None, top_p, None, row, greedy, V)
+        token, value, when, top, mass = propose(
+            start, id_stride, t, greedy, seed, noise, seeded, step, row, 0, proposal_groups(p),
+            mass_max, chunk_mass, chunks, floor, V, STRIDED, SCALE, CHUNKS, C,
+        )  # fmt: skip
         tl.store(proposed + row * N + j, token)
+        tl.store(turn + row * N + j, when)
         tl.store(edge + row * N + j, same_scaled(value, t, 1))
-        if ROUND == 0:
-            tl.store(total + row, mass)
-            tl.store(largest + row, top)
-            tl.store(todo + row, OPEN)
+        tl.store(total + row, mass)
+        tl.store(largest + row, top)
+        tl.store(todo + row, OPEN)

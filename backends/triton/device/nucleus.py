@@ -7,53 +7,89 @@ the last kernel, which repeats them in integers.  So the id does not depend on w
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.numbers import LOG2E, fixed, fixed_sums, mass_edge
-from refsampler.backends.triton.device.rows import controls, load_tile, row_temperature
+from refsampler.backends.triton.device.numbers import (
+    LAST,
+    LOG2E,
+    at_least,
+    fixed,
+    fixed_sums,
+    lane_sums,
+    mass_edge,
+    power,
+)
+from refsampler.backends.triton.device.rows import (
+    controls,
+    load_chunks,
+    load_parts,
+    row_temperature,
+)
 
-__all__ = ["OPEN", "SMALL_P", "WHOLE", "above_kernel", "settle"]
+__all__ = [
+    "ALL",
+    "DOUBT",
+    "NONE",
+    "OPEN",
+    "SMALL_P",
+    "WHOLE",
+    "above_kernel",
+    "first_inside",
+    "settle",
+]
 
 OPEN = tl.constexpr(-1)
 """In `todo`: proposals are made, none is accepted yet."""
 WHOLE = tl.constexpr(1 << 30)
 """In `todo`: the row is left to the last kernel, all of it."""
+NONE, ALL, DOUBT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
+"""Instead of a proposal: none is inside; all four that were looked at are, of more; cannot tell."""
 SMALL_P = tl.constexpr(0.6)
 """Below this the next round draws only from what lies above the highest rejected proposal.
 
 It contains the nucleus, and the acceptance grows about fivefold.
 """
 _BAND = tl.constexpr(2.0**-19)
-"""Of the total mass; float32 sums of 4096 terms, a tree of 12 levels, err by less than 2^-20."""
+"""Of the total mass; float32 sums of 1024 terms, a tree of 10 levels, err by less than 2^-20."""
+
+
+@triton.jit
+def first_inside(above, everything, p, turn, groups, EXACT: tl.constexpr):
+    """Return the place of the first proposal inside the nucleus, or NONE, ALL, DOUBT.
+
+    `above` is the mass above each of the four that are looked at, by float32 sums unless EXACT,
+    `everything` the total; they are the highest of 4 * groups, drawn at their `turn`.
+    """
+    j = tl.arange(0, 4)
+    edge = mass_edge(p, everything)
+    inside = (above == 0) | (above < edge)
+    count = tl.sum(inside.to(tl.int32), 0)
+    earliest = tl.min(tl.where(inside, turn, LAST), 0)
+    place = tl.min(tl.where(inside & (turn == earliest), j, NONE), 0)
+    place = tl.where((count == 4) & (groups > 1), ALL, place)
+    if not EXACT:
+        band = (everything.to(tl.float32) * _BAND).to(tl.int64)
+        near = (above > 0) & (above >= edge - band) & (above < edge + band)
+        place = tl.where(tl.sum(near.to(tl.int32), 0) > 0, DOUBT, place)
+    return place
 
 
 @triton.jit
 def settle(
-    row, top_p, proposed, part, total, todo, out, segments,
-    SCALE: tl.constexpr, SEGMENTS: tl.constexpr,
+    row, p, groups, proposed, turn, part, total, todo, out, parts,
+    SCALE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Take the first proposal inside the nucleus; return 1 if there is none, 0 if that is known.
-
-    Where float32 cannot tell, `todo` becomes WHOLE.
-    """
-    j, g = tl.arange(0, 4), tl.arange(0, SEGMENTS)
-    places = (row * segments + g[:, None]) * 4 + j[None, :]
-    mass = tl.load(part + places, mask=(g < segments)[:, None], other=0.0)
-    above = tl.sum(fixed(mass, SCALE), 0)
-    _, p, _ = controls(None, top_p, None, row, False, 1)
-    everything = tl.load(total + row)
-    edge = mass_edge(p, everything)
-    band = (everything.to(tl.float32) * _BAND).to(tl.int64)
-    certain = (above == 0) | (above < edge - band)
-    first = tl.min(tl.where(certain | (above < edge + band), j, 4), 0)
-    if first < 4:
-        if tl.max(tl.where(j == first, certain.to(tl.int32), 0), 0) == 1:
-            tl.store(out + row, tl.load(proposed + row * 4 + first))
-            tl.store(todo + row, 0)
-        else:
-            tl.store(todo + row, WHOLE)
-    return (first == 4).to(tl.int32)
+    """Take the first proposal inside the nucleus, if it is known; return `first_inside`."""
+    j, g = tl.arange(0, 4), tl.arange(0, PARTS)
+    places = (row * parts + g[:, None]) * 4 + j[None, :]
+    mass = tl.load(part + places, mask=(g < parts)[:, None], other=0.0)
+    above, turns = tl.sum(fixed(mass, SCALE), 0), tl.load(turn + row * 4 + j)
+    place = first_inside(above, tl.load(total + row), p, turns, groups, False)
+    if place < 4:
+        tl.store(out + row, tl.load(proposed + row * 4 + place))
+        tl.store(todo + row, 0)
+    return place
 
 
-@triton.jit(do_not_specialize=["segments", "blocks"])
+@triton.jit(do_not_specialize=["blocks"])
 def above_kernel(
     logits,
     row_stride,
@@ -61,40 +97,43 @@ def above_kernel(
     temperature,
     top_p,
     chunk_mass,
-    todo,
     edge,
     part,
     largest,
     V,
     chunks,
-    segments,
     blocks,
     STRIDED: tl.constexpr,
-    R: tl.constexpr,
+    PTX: tl.constexpr,
+    A: tl.constexpr,
+    W: tl.constexpr,
+    LANES: tl.constexpr,
     C: tl.constexpr,
-    TILES: tl.constexpr,
-    FIRST: tl.constexpr,
 ):
-    """Write each segment's mass above each proposal; grid rows * blocks, TILES segments each."""
-    program = tl.program_id(0)
+    """Write the mass above each proposal in each of W parts; grid rows * blocks.
+
+    The last rows come first: of those the L2 still holds what read one left there.
+    """
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
     row, block = (program // blocks).to(tl.int64), program % blocks
-    if not FIRST:
-        # In the first round every row is open: asking would only delay the loads.
-        if tl.load(todo + row) != OPEN:
-            return
+    start = logits + row * row_stride
+    x = load_parts(start, block * A * W * LANES, id_stride, V, STRIDED, A, W, LANES)
     t, _ = row_temperature(temperature, row)
     s, top = LOG2E / t, tl.load(largest + row)
-    for tile in range(TILES):
-        segment = block * TILES + tile
-        start = logits + row * row_stride
-        x = load_tile(start, segment * R * C, id_stride, V, STRIDED, R, C)
-        e = tl.exp2((x - top) * s)
-        for j in tl.static_range(4):
-            limit = tl.load(edge + row * 4 + j)
-            mass = tl.sum(tl.where(x > limit, e, 0.0))
-            tl.store(part + (row * segments + segment) * 4 + j, mass)
-        if tl.load(top_p + row) < SMALL_P:
-            limit = tl.max(tl.load(edge + row * 4 + tl.arange(0, 4)), 0)
-            chunk = segment * R + tl.arange(0, R)
-            restricted = fixed_sums(tl.where(x > limit, e, 0.0))
-            tl.store(chunk_mass + row * chunks + chunk, restricted)
+    edge += row * 4
+    l0, l1, l2, l3 = tl.load(edge), tl.load(edge + 1), tl.load(edge + 2), tl.load(edge + 3)
+    _, p, _ = controls(None, top_p, None, row, False, 1)
+    e = at_least(power((x - top) * s, PTX), 0.0)
+    part += ((row * blocks + block) * W + tl.arange(0, W)) * 4
+    tl.store(part, tl.sum(lane_sums(x, l0, e, PTX), 1))
+    tl.store(part + 1, tl.sum(lane_sums(x, l1, e, PTX), 1))
+    tl.store(part + 2, tl.sum(lane_sums(x, l2, e, PTX), 1))
+    tl.store(part + 3, tl.sum(lane_sums(x, l3, e, PTX), 1))
+    if p < SMALL_P:
+        # Read again, from the cache: what is kept for few rows costs registers in all.
+        R: tl.constexpr = A * W * LANES // C
+        limit = tl.maximum(tl.maximum(l0, l1), tl.maximum(l2, l3))
+        again = load_chunks(start, block * R, id_stride, V, STRIDED, R, C, LANES)
+        kept = tl.where(again > limit, power((again - top) * s, PTX), 0.0)
+        chunk = block * R + tl.arange(0, R)
+        tl.store(chunk_mass + (2 * row + 1) * chunks + chunk, fixed_sums(kept))

@@ -5,7 +5,15 @@ import triton.language as tl
 
 from refsampler.backends.triton.device.numbers import NINF, at_least, random64
 
-__all__ = ["controls", "load_logits", "load_tile", "row_bits", "row_temperature"]
+__all__ = [
+    "controls",
+    "load_chunks",
+    "load_logits",
+    "load_parts",
+    "load_tile",
+    "row_bits",
+    "row_temperature",
+]
 
 _GREEDY_BELOW = tl.constexpr(1e-5)
 
@@ -27,6 +35,44 @@ def load_tile(start, first, stride, V, STRIDED: tl.constexpr, R: tl.constexpr, C
     if STRIDED:
         at = ids.to(tl.int64) * stride
     if first + R * C <= V:
+        x = tl.load(start + at).to(tl.float32)
+    else:
+        x = tl.load(start + at, mask=ids < V, other=NINF).to(tl.float32)
+    return x
+
+
+@triton.jit
+def load_chunks(
+    start, chunk, id_stride, V, STRIDED: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """Return raw logits [R, C / LANES, LANES] of R chunks of C ids from `chunk` on.
+
+    A warp has LANES ids of a chunk at a time, and all of it: sums over a chunk wait for no other.
+    """
+    h, r, i = tl.arange(0, C // LANES), tl.arange(0, R), tl.arange(0, LANES)
+    ids = r[:, None, None] * C + h[None, :, None] * LANES + i[None, None, :]
+    return _load(start, chunk * C, ids, R * C, id_stride, V, STRIDED)
+
+
+@triton.jit
+def load_parts(
+    start, first, id_stride, V, STRIDED: tl.constexpr, A: tl.constexpr, W: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """Return raw logits [W, A, LANES] from id `first` on: W parts, each inside one warp."""
+    a, w, i = tl.arange(0, A), tl.arange(0, W), tl.arange(0, LANES)
+    ids = w[:, None, None] * LANES + a[None, :, None] * (W * LANES) + i[None, None, :]
+    return _load(start, first, ids, A * W * LANES, id_stride, V, STRIDED)
+
+
+@triton.jit
+def _load(start, first, ids, length, id_stride, V, STRIDED: tl.constexpr):
+    ids += first
+    at = ids
+    if STRIDED:
+        at = ids.to(tl.int64) * id_stride
+    if first + length <= V:
         x = tl.load(start + at).to(tl.float32)
     else:
         x = tl.load(start + at, mask=ids < V, other=NINF).to(tl.float32)

@@ -22,7 +22,7 @@ from refsampler.backends.triton.device.numbers import (
 )
 from refsampler.backends.triton.device.rows import load_logits
 
-__all__ = ["draw_above", "draw_from_list", "filter_and_draw", "mass_above"]
+__all__ = ["draw_from_list", "draw_level", "filter_and_draw", "mass_above"]
 
 
 @triton.jit
@@ -62,7 +62,13 @@ def _edge(
             f1 += tl.where(key >= k1.to(tl.int32), w, 0)
             f2 += tl.where(key >= k2.to(tl.int32), w, 0)
             f3 += tl.where(key >= k3.to(tl.int32), w, 0)
-        n1, n2, n3 = tl.sum(f1, 0), tl.sum(f2, 0), tl.sum(f3, 0)
+        if COUNT and LIST:
+            # 21 bits each: one reduction instead of three.
+            n = tl.sum(f1.to(tl.int64) + (f2.to(tl.int64) << 21) + (f3.to(tl.int64) << 42), 0)
+            n1, n2 = (n & 0x1FFFFF).to(tl.int32), ((n >> 21) & 0x1FFFFF).to(tl.int32)
+            n3 = (n >> 42).to(tl.int32)
+        else:
+            n1, n2, n3 = tl.sum(f1, 0), tl.sum(f2, 0), tl.sum(f3, 0)
         s1, s2, s3 = (n1 >= want).to(tl.int64), (n2 >= want).to(tl.int64), (n3 >= want).to(tl.int64)
         steps = s1 + s2 + s3
         reach = tl.where(steps == 0, reach, tl.where(steps == 1, n1, tl.where(steps == 2, n2, n3)))
@@ -95,17 +101,13 @@ def mass_above(
 @triton.jit
 def draw_above(
     source, length, stride, block_mass, low, top, t, least, bits,
-    LEVEL: tl.constexpr, STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Return an id drawn from x >= low that min-p keeps, by LEVEL all alike: two steps, one read."""
+    """Return an id drawn from x >= low that min-p keeps: two steps, one read."""
     a, b = tl.arange(0, BLOCK), tl.arange(0, BLOCKS)
     for first in range(0, length, BLOCK):
         x = load_logits(source, first + a, stride, first + a < length, STRIDED)
-        if LEVEL:
-            mass = tl.sum((x >= low).to(tl.int32), 0).to(tl.int64)
-        else:
-            mass = tl.sum(_weights(x, low, top, t, least, SCALE), 0)
+        mass = tl.sum(_weights(x, low, top, t, least, SCALE), 0)
         tl.store(block_mass + first // BLOCK, mass)
     tl.debug_barrier()
     masses = tl.load(block_mass + b, mask=b * BLOCK < length, other=0)
@@ -114,33 +116,47 @@ def draw_above(
     target -= tl.sum(tl.where(b < block, masses, 0), 0)
     ids = block * BLOCK + a
     x = load_logits(source, ids, stride, ids < length, STRIDED)
-    if LEVEL:
-        w = (x >= low).to(tl.int64)
-    else:
-        w = _weights(x, low, top, t, least, SCALE)
+    w = _weights(x, low, top, t, least, SCALE)
     return tl.min(tl.where(tl.cumsum(w, 0) > target, ids, length - 1), 0)
 
 
 @triton.jit
-def draw_from_list(
-    cand_x, n, total, t, k, p, least, bits, SCALE: tl.constexpr, CAP: tl.constexpr
+def draw_level(
+    source, length, stride, counts, low, bits,
+    STRIDED: tl.constexpr, W: tl.constexpr, L: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Return the position of an id drawn from the n <= CAP candidates that the filters keep.
+    """Return an id drawn from x >= low, all alike; `counts` takes one number for each L ids.
 
-    `total` is the mass of which top-p takes p; 0 is the mass that top-k and min-p leave.
+    L ids lie inside one warp: the read waits for no other.
     """
+    w, a, b = tl.arange(0, W), tl.arange(0, L), tl.arange(0, PARTS)
+    for first in range(0, length, W * L):
+        ids = first + w[:, None] * L + a[None, :]
+        x = load_logits(source, ids, stride, ids < length, STRIDED)
+        tl.store(counts + first // L + w, tl.sum((x >= low).to(tl.int32), 1))
+    tl.debug_barrier()
+    each = tl.load(counts + b, mask=b * L < length, other=0).to(tl.int64)
+    target, upto = below(bits, tl.sum(each, 0)), tl.cumsum(each, 0)
+    part = tl.minimum(tl.sum((upto <= target).to(tl.int32), 0), PARTS - 1)
+    target -= tl.sum(tl.where(b < part, each, 0), 0)
+    ids = part * L + a
+    x = load_logits(source, ids, stride, ids < length, STRIDED)
+    return tl.min(tl.where(tl.cumsum((x >= low).to(tl.int64), 0) > target, ids, length - 1), 0)
+
+
+@triton.jit
+def draw_from_list(
+    cand_x, n, t, k, p, least, bits, SCALE: tl.constexpr, CAP: tl.constexpr
+):  # fmt: skip
+    """Return the position of an id drawn from the n <= CAP candidates that the filters keep."""
     a = tl.arange(0, CAP)
     x = tl.load(cand_x + a, mask=a < n, other=NINF)
     top = tl.max(x, 0)
-    flat = top == INF
-    t, k, p = tl.where(flat, 1.0, t), tl.where(flat, 1, k), tl.where(flat, 2.0, p)
-    bits = tl.where(flat, tl.zeros_like(bits), bits)
     low = tl.min(tl.where(a < n, x, top), 0)
     if k < n:
         low = _edge(cand_x, CAP, 1, x, t, top, low, k, least, True, True, False, SCALE, CAP)
     if p < 1.0:
-        left = tl.sum(_weights(x, low, top, t, least, SCALE), 0)
-        want = mass_edge(p, tl.where(total > 0, total, left))
+        want = mass_edge(p, tl.sum(_weights(x, low, top, t, least, SCALE), 0))
         low = _edge(cand_x, CAP, 1, x, t, top, low, want, least, False, True, False, SCALE, CAP)
     return _first_beyond(_weights(x, low, top, t, least, SCALE), a, bits, n - 1)
 
@@ -176,6 +192,5 @@ def filter_and_draw(
             BLOCK,
         )  # fmt: skip
     return draw_above(
-        start, V, stride, block_mass, low, top, t, least, bits, False, STRIDED, SCALE, BLOCK,
-        BLOCKS,
-    )  # fmt: skip
+        start, V, stride, block_mass, low, top, t, least, bits, STRIDED, SCALE, BLOCK, BLOCKS
+    )

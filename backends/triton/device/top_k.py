@@ -29,11 +29,12 @@ from refsampler.backends.triton.device.rows import (
     row_bits,
     row_temperature,
 )
+from refsampler.backends.triton.device.search import draw_from_list, draw_level
 
 __all__ = ["PLATEAU", "top_k_kernel"]
 
-PLATEAU = tl.constexpr((1 << 30) + 1)
-"""In `todo`: at least k ids share the largest value, and nothing else is kept."""
+PLATEAU = tl.constexpr(-2)
+"""In `todo`: drawn, from at least k ids that share the largest value; nothing else is kept."""
 
 
 @triton.jit
@@ -106,7 +107,7 @@ def _rank_and_draw(
     return tl.min(tl.where(tl.cumsum(w, 0) > target, i, LAST), 0)
 
 
-@triton.jit(do_not_specialize=["lists"])
+@triton.jit(do_not_specialize=["picks", "lists"])
 def top_k_kernel(
     logits,
     row_stride,
@@ -127,6 +128,7 @@ def top_k_kernel(
     out,
     V,
     chunks,
+    picks,
     lists,
     STRIDED: tl.constexpr,
     SCALE: tl.constexpr,
@@ -136,8 +138,11 @@ def top_k_kernel(
     CAP: tl.constexpr,
     FAST: tl.constexpr,
     MOST: tl.constexpr,
+    W: tl.constexpr,
+    L: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
-    """Draw one id a program, or say in `todo` what is left: candidates, a plateau, the whole row."""
+    """Draw one id a program, or say in `todo` that the whole row is left."""
     row = tl.program_id(0).to(tl.int64)
     t, greedy = row_temperature(temperature, row)
     k, p, least = controls(top_k, top_p, min_p, row, greedy, V)
@@ -159,25 +164,35 @@ def top_k_kernel(
     bound = tl.where(bound > NINF, same_scaled(bound, t, -1), bound)
     reaches = ((m >= bound) & (m > NINF)).to(tl.int32)
     selected = tl.sum(reaches, 0)
-    tl.store(picked + row * chunks + tl.cumsum(reaches, 0) - 1, a, mask=reaches > 0)
+    picked += row * picks
+    tl.store(picked + tl.cumsum(reaches, 0) - 1, a, mask=reaches > 0)
     tl.debug_barrier()
     cand_x += row * lists
     cand_i += row * lists
+    start = logits + row * row_stride
     if selected > MOST:
-        level = (m >= same_scaled(top, t, -1)).to(tl.int32)
-        tl.store(todo + row, tl.where(tl.sum(level, 0) >= k, PLATEAU, WHOLE))
-        tl.store(cand_x, tl.where(tl.sum(level, 0) >= k, top, bound))
+        low = same_scaled(top, t, -1)
+        if tl.sum((m >= low).to(tl.int32), 0) >= k:
+            # Its list of chunks is not needed any more: the counts go there.
+            token = draw_level(start, V, id_stride, picked, low, bits, STRIDED, W, L, PARTS)
+            tl.store(out + row, token)
+            tl.store(todo + row, PLATEAU)
+        else:
+            tl.store(todo + row, WHOLE)
+            tl.store(cand_x, bound)
     else:
         n = _candidates(
-            logits + row * row_stride, id_stride, picked + row * chunks, selected, bound,
-            cand_x, cand_i, V, STRIDED, C, G, CAP,
-        )  # fmt: skip
+            start, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, C, G, CAP
+        )
         tl.debug_barrier()
-        tl.store(todo + row, tl.where(n <= FAST, 0, tl.where(n <= CAP, n, WHOLE)))
+        tl.store(todo + row, tl.where(n <= CAP, 0, WHOLE))
         if n == 0:
             tl.store(out + row, 0)
         elif n > CAP:
             tl.store(cand_x, bound)
-        elif n <= FAST:
-            at = _rank_and_draw(cand_x, n, top, t, k, p, least, bits, SCALE, FAST)
+        else:
+            if n <= FAST:
+                at = _rank_and_draw(cand_x, n, top, t, k, p, least, bits, SCALE, FAST)
+            else:
+                at = draw_from_list(cand_x, n, t, k, p, least, bits, SCALE, CAP)
             tl.store(out + row, tl.load(cand_i + at))

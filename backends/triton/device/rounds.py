@@ -1,0 +1,114 @@
+"""Later rounds of top-p, and all rounds of its rows beside rows with top-k, one program a row.
+
+Four proposals more, a read of the row for the mass above each, until one lies inside.
+"""
+
+import triton
+import triton.language as tl
+
+from refsampler.backends.triton.device.draw import proposal_groups, propose
+from refsampler.backends.triton.device.nucleus import ALL, DOUBT, NONE, SMALL_P, first_inside
+from refsampler.backends.triton.device.numbers import (
+    LOG2E,
+    NINF,
+    at_least,
+    fixed,
+    fixed_sums,
+    lane_sums,
+    power,
+    same_scaled,
+)
+from refsampler.backends.triton.device.rows import load_chunks, load_parts
+
+__all__ = ["element", "first_of_round", "rounds"]
+
+
+@triton.jit
+def element(values, place):
+    """Return one of four."""
+    return tl.sum(tl.where(tl.arange(0, 4) == place, values, tl.zeros_like(values)), 0)
+
+
+@triton.jit
+def first_of_round(number):
+    """Return the number of the first proposal of a round: the first one may have up to 16."""
+    return tl.where(number == 0, 0, 12 + 4 * number)
+
+
+@triton.jit
+def _add_above(total, x, limit, e, PTX: tl.constexpr, SCALE: tl.constexpr):
+    """Add to int64 sums [W, LANES / 4], in one thread each."""
+    sums = lane_sums(x, limit, e, PTX)
+    W: tl.constexpr = sums.shape[0]
+    return total + fixed(tl.sum(tl.reshape(sums, (W, sums.shape[1] // 4, 4)), 2), SCALE)
+
+
+@triton.jit
+def _masses_above(
+    start, id_stride, t, top, limits, restrict, chunk_mass, V,
+    STRIDED: tl.constexpr, PTX: tl.constexpr, SCALE: tl.constexpr, C: tl.constexpr,
+    A: tl.constexpr, W: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Return the mass above each of four limits, as read two gives it; one tile is read ahead.
+
+    With `restrict` the chunk masses become those of what lies above the highest limit.
+    """
+    TILE: tl.constexpr = A * W * LANES
+    R: tl.constexpr = TILE // C
+    s, floor = LOG2E / t, tl.max(limits, 0)
+    l0, l1, l2, l3 = element(limits, 0), element(limits, 1), element(limits, 2), element(limits, 3)
+    s0 = tl.zeros((W, LANES // 4), tl.int64)
+    s1, s2, s3 = s0, s0, s0
+    x = load_parts(start, 0, id_stride, V, STRIDED, A, W, LANES)
+    for first in range(0, V, TILE):
+        ahead = load_parts(start, first + TILE, id_stride, V, STRIDED, A, W, LANES)
+        e = at_least(power((x - top) * s, PTX), 0.0)
+        s0 = _add_above(s0, x, l0, e, PTX, SCALE)
+        s1 = _add_above(s1, x, l1, e, PTX, SCALE)
+        s2 = _add_above(s2, x, l2, e, PTX, SCALE)
+        s3 = _add_above(s3, x, l3, e, PTX, SCALE)
+        if restrict:
+            again = load_chunks(start, first // C, id_stride, V, STRIDED, R, C, LANES)
+            kept = tl.where(again > floor, power((again - top) * s, PTX), 0.0)
+            chunk = first // C + tl.arange(0, R)
+            tl.store(chunk_mass + chunk, fixed_sums(kept), mask=chunk * C < V)
+        x = ahead
+    tl.debug_barrier()
+    j = tl.arange(0, 4)
+    low = tl.where(j == 0, tl.sum(tl.sum(s0, 1), 0), tl.sum(tl.sum(s1, 1), 0))
+    high = tl.where(j == 2, tl.sum(tl.sum(s2, 1), 0), tl.sum(tl.sum(s3, 1), 0))
+    return tl.where(j < 2, low, high)
+
+
+@triton.jit
+def rounds(
+    start, id_stride, t, p, number, floor, everything, seed, noise, seeded, step, row,
+    mass_max, chunk_mass, chunks, V,
+    ROUNDS: tl.constexpr, STRIDED: tl.constexpr, PTX: tl.constexpr, SCALE: tl.constexpr,
+    CHUNKS: tl.constexpr, C: tl.constexpr, A: tl.constexpr, W: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Return the id from round `number` on, or -1, and a bound that it exceeds, the total mass.
+
+    The last number says whether float32 could not tell.
+    """
+    token, place = tl.full((), -1, tl.int32), tl.full((), NONE, tl.int32)
+    while (token < 0) & (number < ROUNDS) & (place != DOUBT):
+        restricted = tl.where(floor > NINF, chunks, 0)
+        groups = tl.where(number == 0, proposal_groups(p), 1)
+        ids, values, turns, top, mass = propose(
+            start, id_stride, t, False, seed, noise, seeded, step, row, first_of_round(number),
+            groups, mass_max, chunk_mass + restricted, chunks, floor, V,
+            STRIDED, SCALE, CHUNKS, C,
+        )  # fmt: skip
+        everything = tl.where(number == 0, mass, everything)
+        limits = same_scaled(values, t, 1)
+        tl.debug_barrier()  # every thread has read the masses of the last round
+        above = _masses_above(
+            start, id_stride, t, top, limits, p < SMALL_P, chunk_mass + chunks, V,
+            STRIDED, PTX, SCALE, C, A, W, LANES,
+        )  # fmt: skip
+        place = first_inside(above, everything, p, turns, groups, False)
+        floor = tl.where((p < SMALL_P) & (place != ALL), tl.max(limits, 0), floor)
+        token = tl.where(place < 4, element(ids, place), token)
+        number += 1
+    return token, floor, everything, (place == DOUBT).to(tl.int32)
