@@ -64,6 +64,8 @@ class NativeKernel:
         if rows.temperature is None:
             return self._draw_random(x, rows)
         greedy = rows.temperature < GREEDY_EPSILON
+        if not bool(greedy.any()):
+            return self._draw_random(x / rows.temperature[:, None], rows)
         argmax = x.argmax(dim=-1)
         if bool(greedy.all()):
             return Drawn(argmax, x)

@@ -15,11 +15,13 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from refsampler.drafts import Proposed
 from refsampler.draw import Drawn, Fold, Rows
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
 from refsampler.sampler import SamplerOutput
 from refsampler.semantics import Semantics
+from refsampler.speculative import Verified
 
 __all__ = [
     "LARGEST_DELTA",
@@ -27,14 +29,19 @@ __all__ = [
     "BatchSampler",
     "Capabilities",
     "DType",
+    "Drafter",
     "Drawn",
     "Engine",
     "Feature",
     "Fold",
     "Kernel",
+    "Proposed",
     "Rows",
     "Session",
+    "SpeculativeSession",
     "Subject",
+    "Verified",
+    "Verifier",
 ]
 
 LARGEST_DELTA = 2e-3
@@ -75,6 +82,7 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
     THINKING = "thinking"
     SPECULATIVE = "speculative"
+    DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,37 @@ class BatchSampler(Protocol):
 
 
 @runtime_checkable
+class Verifier(Protocol):
+    """Level 2, feature `speculative`: verifies drafts that somebody proposed."""
+
+    capabilities: Capabilities
+
+    def verify(
+        self,
+        draft_ids: Tensor,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+    ) -> Verified:
+        """Return the ids that a step emits, int32 [requests, most drafts + 1], -1 behind them.
+
+        `draft_ids` [drafts] are those of `metadata.spec_token_ids` in one row, `draft_probs`
+        [drafts, V] the laws that they were drawn from, None if each was certain; `logits` has for
+        each request in turn one row for each of its drafts and its bonus row.
+        """
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Level 2, feature `draft`: proposes too, from a draft model's logits."""
+
+    capabilities: Capabilities
+
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> Proposed:
+        """Return one draft of each request, int [requests], and their laws [requests, V]."""
+
+
+@runtime_checkable
 class Session(Protocol):
     """An engine's running batch; the order of `ids` is the row order."""
 
@@ -167,6 +206,25 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Give back what the session holds."""
+
+
+@runtime_checkable
+class SpeculativeSession(Session, Protocol):
+    """A session of an engine with the feature `speculative`; `draft` only with that of its name."""
+
+    def draft(
+        self, ids: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor
+    ) -> Proposed:
+        """Propose one id more for each of `ids`, behind the drafts that it has already."""
+
+    def verify(
+        self,
+        ids: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+        draft_probs: Tensor | None,
+        logits: Tensor,
+    ) -> Verified:
+        """Verify drafts as a `Verifier` does; nothing is accepted before `accept`."""
 
 
 @runtime_checkable

@@ -5,7 +5,8 @@ They are the positive controls of the suite: what a check says of them, it says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -14,9 +15,12 @@ from torch import Tensor
 from refsampler import __version__
 from refsampler.backends.protocol import Capabilities, DType, Feature
 from refsampler.batch import PersistentBatch, Preempted
+from refsampler.drafts import Proposed, propose
 from refsampler.metadata import SamplingMetadata
+from refsampler.positions import at_positions, bonus_positions
 from refsampler.request import Request
 from refsampler.sampler import Sampler, SamplerOutput
+from refsampler.speculative import RejectionSampler, Verified
 
 __all__ = ["ReferenceEngine", "ReferenceSampler", "ReferenceSession", "engine", "sampler"]
 
@@ -36,7 +40,7 @@ class ReferenceSampler:
             version=__version__,
             level=2,
             dtypes=frozenset(DType),
-            features=_FEATURES,
+            features=_FEATURES | {Feature.SPECULATIVE, Feature.DRAFT},
         )
 
     def sample(
@@ -52,6 +56,20 @@ class ReferenceSampler:
         """
         return self._sampler(logits, metadata, logprobs_mode=logprobs_mode)
 
+    def draft(self, logits: Tensor, metadata: SamplingMetadata) -> Proposed:
+        """Draw one draft of each request, and tell the law that it came from."""
+        return propose(self._sampler, logits, metadata)
+
+    def verify(
+        self,
+        draft_ids: Tensor,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+    ) -> Verified:
+        """Verify the drafts of a batch (see `RejectionSampler`)."""
+        return RejectionSampler(self._sampler)(draft_ids, draft_probs, logits, metadata)
+
 
 class ReferenceEngine:
     """Level 3: sessions over a persistent batch; a session has no thinking markers."""
@@ -62,7 +80,7 @@ class ReferenceEngine:
             version=__version__,
             level=3,
             dtypes=frozenset(DType),
-            features=_FEATURES - {Feature.THINKING},
+            features=(_FEATURES - {Feature.THINKING}) | {Feature.SPECULATIVE, Feature.DRAFT},
         )
 
     def open(self, vocab: int, seed: int) -> ReferenceSession:
@@ -95,10 +113,50 @@ class ReferenceSession:
         """Sample one id for each of `ids`, whose order is the row order."""
         self._schedule(ids)
         metadata = self._batch.commit()
+        with self._own_noise():
+            return self._sampler(logits, metadata)
+
+    def draft(
+        self, ids: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor
+    ) -> Proposed:
+        """Propose one id more for each of `ids`, behind the drafts that it has already."""
+        self._schedule(ids)
+        metadata = replace(self._batch.commit(), spec_token_ids=drafts)
+        behind = at_positions(metadata, bonus_positions(drafts))
+        with self._own_noise():
+            return propose(self._sampler, logits, behind)
+
+    def verify(
+        self,
+        ids: Sequence[int],
+        drafts: Sequence[Sequence[int]],
+        draft_probs: Tensor | None,
+        logits: Tensor,
+    ) -> Verified:
+        """Verify drafts; a request that speculation cannot honour is refused with ValueError."""
+        self._schedule(ids)
+        running = self._batch.commit()
+        metadata = SamplingMetadata.from_requests(
+            [
+                replace(one, drafts=tuple(proposed))
+                for one, proposed in zip(self._batch.requests, drafts, strict=True)
+            ],
+            running.vocab_size,
+            generators=running.generators,
+            steps=running.steps,
+            speculative=True,
+        )
+        flat = torch.tensor([token for one in drafts for token in one], dtype=torch.int64)
+        with self._own_noise():
+            return RejectionSampler(self._sampler)(flat, draft_probs, logits, metadata)
+
+    @contextmanager
+    def _own_noise(self) -> Iterator[None]:
+        """Let unseeded requests draw from the session's stream."""
         before = torch.random.get_rng_state()
         torch.random.set_rng_state(self._noise)
         try:
-            return self._sampler(logits, metadata)
+            yield
         finally:
             self._noise = torch.random.get_rng_state()
             torch.random.set_rng_state(before)

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from refsampler.backends.protocol import Capabilities, Subject
+from refsampler.backends.protocol import Capabilities, Feature, Subject
 
 __all__ = ["BUILT_IN", "EXTRAS", "GROUP", "BackendBroken", "BackendNotFound", "names", "resolve"]
 
@@ -25,6 +25,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "cpu": "refsampler.backends.cpu:backend",
     "flashinfer": "refsampler.backends.flashinfer:backend",
     "native": "refsampler.backends.native:backend",
+    "native-verifier": "refsampler.backends.native_verifier:backend",
     "reference": "refsampler.backends.reference:sampler",
     "reference-engine": "refsampler.backends.reference:engine",
     "transformers": "refsampler.backends.engines.transformers:backend",
@@ -45,6 +46,8 @@ EXTRAS: Final[Mapping[str, str]] = {
 """Import name of a heavy package -> the extra of refsampler that installs it."""
 
 _METHODS: Final = {1: "draw", 2: "sample", 3: "open"}
+_FEATURE_METHODS: Final = {Feature.SPECULATIVE: "verify", Feature.DRAFT: "draft"}
+"""What a sampler has beside; an engine's sessions have it, which are not open yet."""
 
 
 class BackendNotFound(LookupError):  # noqa: N818 - reads as what happened
@@ -150,6 +153,10 @@ def _missing(made: Any) -> str:
     method = _METHODS[capabilities.level]
     if not callable(getattr(made, method, None)):
         return f"declares level {capabilities.level} and has no method {method!r}"
+    for feature, extra in _FEATURE_METHODS.items():
+        declared = capabilities.level == 2 and feature in capabilities.features
+        if declared and not callable(getattr(made, extra, None)):
+            return f"declares {feature} and has no method {extra!r}"
     try:
         torch.device(capabilities.device)
     except RuntimeError:

@@ -87,6 +87,8 @@ class Case:
         hazard: what a broken backend may do.
         thinking: markers of the model's thinking section.
         steps: of an engine's session; empty for a batch that is sampled by itself.
+        drafts: logits of the laws that the drafts come from, one row a draft; None if each is
+            certain, or if there are none.
 
     """
 
@@ -99,6 +101,7 @@ class Case:
     hazard: Hazard = Hazard.NONE
     thinking: ThinkingMarkers | None = None
     steps: tuple[SessionStep, ...] = ()
+    drafts: LogitsRecipe | None = None
 
     def __post_init__(self) -> None:
         """Refuse a case whose rows do not match its requests."""

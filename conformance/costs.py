@@ -11,6 +11,7 @@ from typing import Final
 
 from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.mixed import PlannedMixed
+from refsampler.conformance.checks.steps import PlannedSteps
 from refsampler.conformance.checks.tail import PlannedTail
 from refsampler.conformance.lawsize import draw_seconds
 from refsampler.conformance.plan import Plan, PlannedCase, PlannedLaw
@@ -24,8 +25,9 @@ _BUSY: Final = 2.0
 _PLAIN_LOGIT_S: Final = 4e-8
 _PAIR_S: Final = 0.3
 _MIXED_LOGIT_S: Final = 6e-7
+_STEP_S: Final = 1e-4
 
-_Drawn = PlannedLaw | PlannedMixed | PlannedPairs | PlannedTail
+_Drawn = PlannedLaw | PlannedMixed | PlannedPairs | PlannedSteps | PlannedTail
 
 
 def expected_seconds(plan: Plan) -> tuple[float, ...]:
@@ -71,6 +73,8 @@ def _by_evidence(plan: Plan) -> tuple[_Drawn, ...]:
 
 def _law_seconds(one: _Drawn) -> float:
     vocab = one.case.logits.vocab
+    if isinstance(one, PlannedSteps):
+        return one.draws * _STEP_S
     if isinstance(one, PlannedLaw):
         return _BUSY * one.draws * draw_seconds(one.case)
     each = _MIXED_LOGIT_S if isinstance(one, PlannedMixed) else _PLAIN_LOGIT_S

@@ -28,9 +28,12 @@ _NEVER_UNSUPPORTED = (
 )
 
 _RESTED_ON = clause_ids("independence.rows", "independence.calls")
+_DRAFT_LAW, _EMITTED_LAW = clause_ids("spec.draft-law", "spec.law")
 _NULLS = {
     LAW: "the exact law within the declared delta",
     ClauseId("draw.tail"): "the exact mass of the tail within 5 %",
+    _EMITTED_LAW: "the exact joint law of both ids within twice the declared delta",
+    _DRAFT_LAW: "drafts from the laws that are told for them",
 }
 
 
@@ -106,6 +109,12 @@ class Tally:
             self.draws[clause] = self.draws.get(clause, 0) + draws
             self.seconds[clause] = self.seconds.get(clause, 0.0) + seconds
 
+    def figure(self, figures: tuple[tuple[ClauseId, str], ...]) -> None:
+        """Add figures to those of their clauses."""
+        for clause, words in figures:
+            before = self.figures.get(clause)
+            self.figures[clause] = words if before is None else f"{before}; {words}"
+
     def book(self, case: Case, findings: tuple[Finding, ...]) -> None:
         """Book what a case showed."""
         self.breaches += [(case, finding) for finding in findings]
@@ -173,12 +182,16 @@ def decide(plan: Plan, tally: Tally, pools: Mapping[ClauseId, ClausePool]) -> It
             yield _decision(plan, tally, pools, get(broken), Standing(None), found)
 
 
-def _dependent(pools: Mapping[ClauseId, ClausePool]) -> ClauseId | None:
-    """Return the broken independence clause that every test of several draws rests on."""
-    for clause in _RESTED_ON:
-        if clause in pools and pools[clause].failed:
-            return clause
-    return None
+def _dependent(pools: Mapping[ClauseId, ClausePool], clause: Clause) -> ClauseId | None:
+    """Return a broken clause that this one rests on.
+
+    Every test of several draws rests on their independence, and what is emitted on the laws that are
+    told for the drafts.
+    """
+    if clause.group == "independence":
+        return None
+    rests = (*_RESTED_ON, *((_DRAFT_LAW,) if clause.id == _EMITTED_LAW else ()))
+    return next((one for one in rests if one in pools and pools[one].failed), None)
 
 
 def _decision(
@@ -192,7 +205,7 @@ def _decision(
     name = clause.id
     pool = pools.get(name)
     unlikely = pool is not None and pool.failed
-    rested = None if clause.group == "independence" else _dependent(pools)
+    rested = _dependent(pools, clause)
     consequence = rested is not None and (unlikely or any(one.charge > 0 for _, one in found))
     if consequence:
         # probabilities of independent draws say nothing here; an impossible id still does

@@ -18,6 +18,7 @@ from refsampler.conformance.checks.recorded import (
     recorded_laws,
 )
 from refsampler.conformance.checks.rows import EVERY_CASE
+from refsampler.conformance.checks.steps import PlannedSteps
 from refsampler.conformance.checks.tail import PlannedTail
 from refsampler.conformance.plan import LAW, Plan, PlannedCase, PlannedLaw
 from refsampler.conformance.sequential import Sequential
@@ -71,7 +72,7 @@ def _with_laws(plan: Plan, added: tuple[PlannedLaw, ...]) -> Plan:
 def plan_of(plan: Plan, check: Check, case: Case) -> Plan | None:
     """Return the part of a plan that draws one case which evidence judges; None if there is none."""
 
-    def meant(one: PlannedLaw | PlannedMixed | PlannedTail | PlannedPairs) -> bool:
+    def meant(one: PlannedLaw | PlannedMixed | PlannedTail | PlannedPairs | PlannedSteps) -> bool:
         return one.check.name == check.name and one.case.id == case.id
 
     laws = tuple(one for one in plan.laws if meant(one))

@@ -175,11 +175,14 @@ class GuardedSubject:
 
     def close(self) -> None:
         """Let the child end, and what runs beside it."""
-        self._replicas.close()
-        if self._coming is not None and self._coming.exception() is None:
-            self._coming.result().close()
-        for child in self._children.values():
-            child.close()
+        coming = self._coming
+        children: list[Replicas | IsolatedSubject] = [self._replicas, *self._children.values()]
+        if coming is not None and coming.exception() is None:
+            children.append(coming.result())
+        with ThreadPoolExecutor(len(children)) as pool:
+            ended = [pool.submit(child.close) for child in children]
+        for one in ended:
+            one.result()
 
     def _for(self, case: Case) -> OpenSubject | IsolatedSubject:
         if case.hazard is Hazard.MEMORY:

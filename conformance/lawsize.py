@@ -34,7 +34,7 @@ __all__ = ["LAW_SHARE", "LEAST_SECONDS", "SECONDS", "LawSize", "Sizes", "draw_se
 SECONDS: Final = {"quick": 24.0, "full": 450.0}
 """What all laws of a profile may take together, if nothing is accepted early."""
 
-LEAST_SECONDS: Final = {"quick": 0.8, "full": 8.0}
+LEAST_SECONDS: Final = {"quick": 0.5, "full": 8.0}
 """What the least draws of one row may take."""
 
 LAW_SHARE: Final = 0.4

@@ -118,7 +118,7 @@ def _permutation(seed: int, vocab: int) -> Int64[np.ndarray, " vocab"]:
 def _log2_grid(rank: Int64[np.ndarray, " vocab"]) -> Int64[np.ndarray, " vocab"]:
     """Return log2(rank) in units of 1/1024, linear between powers of two; integers only."""
     exponent = np.zeros_like(rank)
-    for power in range(1, 63):
+    for power in range(1, int(rank.max()).bit_length()):
         exponent = exponent + (rank >> power > 0)
     fraction = ((rank - (np.int64(1) << exponent)) * _GRID) >> exponent
     level: Int64[np.ndarray, " vocab"] = exponent * _GRID + fraction

@@ -65,11 +65,11 @@ class Replicas:
         self._starting = self._start(count)
 
     def close(self) -> None:
-        """Let every process end."""
+        """Let every process end, all at a time: each takes about a second."""
         starting, self._starting = self._starting, ()
-        for one in starting:
-            if one.exception() is None:
-                one.result().close()
+        opened = [one.result() for one in starting if one.exception() is None]
+        with ThreadPoolExecutor(max(1, len(opened))) as pool:
+            list(pool.map(IsolatedSubject.close, opened))
 
     def _at_least(self, count: int) -> tuple[IsolatedSubject, ...]:
         """Return the processes; all are started anew if more are wanted, so that they are alike."""

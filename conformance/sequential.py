@@ -10,6 +10,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.independence import PlannedPairs, plan_pairs, unplanned_pairs
+from refsampler.conformance.checks.steps import PlannedSteps, plan_steps
 from refsampler.conformance.checks.tail import (
     RESOLUTION,
     TAIL,
@@ -51,22 +52,23 @@ MOST_CELLS = 64
 """Laws of more cells are looked at in buckets: each would need too many draws."""
 
 _ROW_ELEMENTS = 2**21
-_MOST_ROWS = 2**15
+_MOST_ROWS = 2**13
+"""More would save nothing: metadata take longer for so many requests than a call's own costs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequential:
-    """The planned tails and pairs.
+    """The planned tails, pairs and steps with drafts.
 
     Attributes:
         tails: one a grade.
-        pairs: cases of the independence clauses, before everything else.
+        pairs: cases of the independence clauses and of drafts, before everything else.
         unplanned: what the profile's time or the machine does not allow.
 
     """
 
     tails: tuple[PlannedTail, ...] = ()
-    pairs: tuple[PlannedPairs, ...] = ()
+    pairs: tuple[PlannedPairs | PlannedSteps, ...] = ()
     unplanned: tuple[Unplanned, ...] = ()
     counts: dict[ClauseId, int] = field(default_factory=dict)
 
@@ -99,7 +101,13 @@ class Sequential:
                 for one in self.tails
                 if one.reachable > 0
             )
-        return tuple(one.seen for one in self.pairs if one.clause == clause)
+        paired = [one for one in self.pairs if one.clause == clause]
+        return tuple(
+            power
+            for one in paired
+            for power in ((one.seen,) if isinstance(one, PlannedPairs) else one.seen)
+            if isinstance(one, PlannedPairs) or power.probability >= 1 - BETA
+        )
 
     def pools(self) -> dict[ClauseId, ClausePool]:
         """Return the evidence of every planned clause before the first draw."""
@@ -109,8 +117,10 @@ class Sequential:
             threshold = SPLIT.log_threshold(TAIL)
             found[TAIL] = ClausePool(equal_weights(required), TAIL_BETS, threshold)
         for clause in dict.fromkeys(one.clause for one in self.pairs):
-            names = [one.name for one in self.pairs if one.clause == clause]
-            found[clause] = ClausePool(equal_weights(names), (), SPLIT.log_threshold(clause))
+            cases = [one for one in self.pairs if one.clause == clause]
+            bank = cases[0].bank
+            weights = equal_weights(one.name for one in cases)
+            found[clause] = ClausePool(weights, bank, SPLIT.log_threshold(clause))
         return found
 
 
@@ -123,7 +133,10 @@ def plan_sequential(
     if owned & {TAIL, RESOLUTION}:
         threshold = SPLIT.log_threshold(TAIL)
         tails, unplanned = plan_tails(capabilities, profile, threshold, RESOLUTION_ALPHA)
-    pairs = plan_pairs(capabilities, profile, SPLIT, owned)
+    pairs: tuple[PlannedPairs | PlannedSteps, ...] = (
+        *plan_pairs(capabilities, profile, SPLIT, owned),
+        *plan_steps(capabilities, profile, SPLIT, owned),
+    )
     counts = {clause: sum(one.required for one in tails) for clause in (TAIL, RESOLUTION)}
     for pair in pairs:
         counts[pair.clause] = counts.get(pair.clause, 0) + 1

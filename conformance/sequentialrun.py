@@ -1,4 +1,4 @@
-"""Runs the tails and the independence cases of a plan: draw, look, record, decide at the end."""
+"""Runs the tails, the independence cases and the steps of a plan: draw, look, record, decide at the end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.caserun import case_record
 from refsampler.conformance.checks import Check, Finding
+from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.tail import (
     LOOKS,
     RESOLUTION,
@@ -51,7 +52,7 @@ def run_pairs(
     pools: Pools,
     late: _Late,
 ) -> None:
-    """Run every independence case; each is a second or so, and is not interrupted."""
+    """Run every independence case and every step with drafts; each is a second or so, and is not interrupted."""
     for one in planned.pairs:
         if late():
             return
@@ -68,8 +69,14 @@ def run_pairs(
             _ours(tally, one.check, one.case, error)
             continue
         if asked.unasked:
-            tally.skip((one.clause,), asked.unasked, one.seen)
+            powers = (one.seen,) if isinstance(one, PlannedPairs) else one.seen
+            tally.skip((one.clause,), asked.unasked, *powers)
             continue
+        if asked.findings:
+            _show(one.check, one.case, asked.findings, writer, tally)
+            tally.count((), asked.draws, time.monotonic() - started)
+            continue
+        tally.figure(asked.figures)
         for call in one.calls_of(asked):
             process.update(call)
         evidence = process.evidence()

@@ -11,10 +11,10 @@ from refsampler.conformance.caserun import case_record, judge_case
 from refsampler.conformance.checks import Check, Finding
 from refsampler.conformance.checks.generated import strategy_for
 from refsampler.conformance.decisions import Tally
+from refsampler.conformance.examples import shrink
 from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.plan import Plan
 from refsampler.conformance.records import ReportWriter
-from refsampler.conformance.strategies import shrink
 
 __all__ = ["shrink_generated"]
 

@@ -119,6 +119,7 @@ class OpenSubject:
         self.capabilities: Capabilities = backend.capabilities
         self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
         self._named: tuple[Case, str] | None = None
+        self._built: tuple[Case, Tensor] | None = None
         self._session: tuple[tuple[str, int], Session, Tensor] | None = None
 
     def sample(self, case: Case, call: int, key: str) -> Draw:
@@ -134,7 +135,7 @@ class OpenSubject:
             SubjectError: the backend raised.
 
         """
-        logits = case.build_logits(self.capabilities.device)
+        logits = self._logits(case)
         seed = derived_seed(self.run_seed, key, call)
         if self.capabilities.level == 3:
             with self._seeded(seed):
@@ -179,6 +180,12 @@ class OpenSubject:
         if self._named is None or self._named[0] is not case:
             self._named = (case, case.id)
         return self._named[1]
+
+    def _logits(self, case: Case) -> Tensor:
+        """Return a fresh copy of the case's logits, which are built once for all of its calls."""
+        if self._built is None or self._built[0] is not case:
+            self._built = (case, case.logits.build(case.dtype.torch))
+        return lay_out(self._built[1].clone(), case.layout).to(self.capabilities.device)
 
     def _replicate(self, case: Case, rows: int) -> tuple[Tensor, SamplingMetadata]:
         """Return the case's row `rows` times, kept from call to call."""

@@ -87,11 +87,9 @@ def kernel_rows(
     """Return the per-row parameters as a kernel gets them."""
     device = temperature.device
     num_tokens = temperature.shape[0]
-    seeds = [
-        _signed(metadata.generators[row].initial_seed()) if row in metadata.generators else 0
-        for row in range(num_tokens)
-    ]
-    seeded = [row in metadata.generators for row in range(num_tokens)]
+    seeds, seeded = [0] * num_tokens, [False] * num_tokens
+    for row, generator in metadata.generators.items():
+        seeds[row], seeded[row] = _signed(generator.initial_seed()), True
     return Rows(
         top_k=metadata.top_k,
         top_p=metadata.top_p,

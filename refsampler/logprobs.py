@@ -73,7 +73,7 @@ def shown_values(
 
 def has_law(logits: Float32[Tensor, "num_tokens vocab"]) -> Bool[Tensor, " num_tokens"]:
     """Say which rows have a law: something finite, no NaN, no +inf (clause `mask.empty`)."""
-    return torch.logsumexp(logits, dim=-1).isfinite()
+    return logits.amax(dim=-1).isfinite()
 
 
 def gather(

@@ -152,7 +152,7 @@ class MinTokens(LogitsProcessor):
             if len(minimum.output) < minimum.min_tokens
             for token in minimum.stop_ids
         }
-        return keep(logits, _cells(banned, logits) == 0)
+        return keep(logits, _cells(banned, logits) == 0) if banned else logits
 
     def at_rows(self, rows: Sequence[int], outputs: Sequence[Sequence[int]]) -> MinTokens:
         """Return the processor of a batch whose row i is row `rows[i]` with another output."""
@@ -189,6 +189,8 @@ class LogitBias(LogitsProcessor):
         self, logits: Float32[Tensor, "num_tokens vocab"]
     ) -> Float32[Tensor, "num_tokens vocab"]:
         """Return logits + bias; a bias of -inf is a ban, also of NaN or +inf."""
+        if not self._biases:
+            return logits
         bias = _cells(
             {
                 (row, token): value
@@ -330,9 +332,6 @@ def _cells(
     values: Mapping[tuple[int, int], float], like: Float32[Tensor, "num_tokens vocab"]
 ) -> Float32[Tensor, "num_tokens vocab"]:
     """Return a tensor like `like` with values at (row, id) and 0 elsewhere."""
-    zeros = torch.zeros_like(like)
-    if not values:
-        return zeros
     rows, ids = torch.tensor(list(values), device=like.device).unbind(dim=1)
     cells = torch.tensor(list(values.values()), dtype=like.dtype, device=like.device)
-    return zeros.index_put((rows, ids), cells)
+    return torch.zeros_like(like).index_put((rows, ids), cells)

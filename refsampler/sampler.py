@@ -156,15 +156,18 @@ class Sampler:
         if metadata.all_greedy and metadata.all_random:
             msg = "all_greedy and all_random are both set: they exclude each other"
             raise AssertionError(msg)
-        greedy_ids = logits.argmax(dim=-1)
         folded = handed_over(self.folds, metadata)
         if metadata.all_greedy and Fold.GREEDY not in folded:
-            return greedy_ids, logits
+            return logits.argmax(dim=-1), logits
         temperature = temperatures(metadata, logits)
-        greedy = temperature < GREEDY_EPSILON
         drawn, filtered = self._draw(logits, temperature, metadata, folded, want_processed)
-        sampled = drawn if Fold.GREEDY in folded else torch.where(greedy, greedy_ids, drawn)
-        return sampled, torch.where(greedy[:, None], logits, filtered)
+        if metadata.all_random:
+            return drawn, filtered
+        greedy = temperature < GREEDY_EPSILON
+        processed = torch.where(greedy[:, None], logits, filtered)
+        if Fold.GREEDY in folded:
+            return drawn, processed
+        return torch.where(greedy, logits.argmax(dim=-1), drawn), processed
 
     def _draw(
         self,

@@ -100,7 +100,9 @@ class RejectionSampler:
 
         # the id behind all drafts, as in plain decoding
         bonus = self.sampler(
-            logits[last], replace(metadata, max_num_logprobs=None), predict_bonus_token=True
+            logits[last],
+            replace(metadata, max_num_logprobs=None, logprob_token_ids=None),
+            predict_bonus_token=True,
         )
         # the target of every position: what plain decoding would take there
         raw = as_float32(logits)

@@ -306,11 +306,7 @@ def test_an_engine_has_no_metadata_to_contradict_itself():
 def test_coverage_has_a_check_for_every_must_that_can_run_here():
     result = CliRunner().invoke(main, ["clauses", "--coverage"])
     assert result.exit_code == 0, result.stdout
-    assert {line.split()[0].partition(".")[0] for line in result.stdout.splitlines()} == {
-        "spec",
-    }
-    waits = "needs: speculative verifier (not available yet)."
-    assert sum(waits in line for line in result.stdout.splitlines()) == 6
+    assert "not available yet" not in result.stdout
 
 
 def test_cost_is_reported_beside_a_pass():

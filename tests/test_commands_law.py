@@ -316,7 +316,7 @@ def test_backends_are_listed_with_what_they_declare():
         "folds",
         "features",
     ]
-    assert [line.split()[0] for line in lines[1:3]] == ["cpu", "native"]
+    assert {"cpu", "native"} <= {line.split()[0] for line in lines[1:] if line}
     assert lines[-1].startswith("The first row that fits and is installed is taken; here: ")
 
 

@@ -16,10 +16,18 @@ from refsampler.conformance.faults.registry import all_faults
 
 ROOT = Path(__file__).parents[1]
 KILLED = [
+    "B023",
     "B027",
+    "B032",
+    "B034",
+    "B039",
     "B040",
+    "B041",
     "B042",
+    "B046",
+    "B052",
     "B055",
+    "B072",
     "B077",
     "B082",
     "B088",
@@ -30,7 +38,10 @@ KILLED = [
     "B116",
     "B128",
     "B137",
+    "B156",
     "B163",
+    "B169",
+    "B175",
     "B182",
     "B187",
 ]

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from refsampler.backends.protocol import DType, Feature
 from refsampler.conformance.case import Case, decode_case, encode_case
-from refsampler.conformance.strategies import cases, collect, shrink
+from refsampler.conformance.examples import collect, shrink
+from refsampler.conformance.strategies import cases
 
 DYADIC_STEP = 2.0**-12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import binom, hypergeom
+from scipy.special import bdtrc
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
@@ -50,9 +50,8 @@ def _judge_beside(trial: Trial) -> tuple[Finding, ...]:
     for token in range(vocab):
         here, there = int((together == token).sum()), int((single == token).sum())
         draws = len(together) + len(single)
-        by_law = binom.sf(here - 1, len(together), 1 / vocab)
-        by_size = hypergeom.sf(here - 1, draws, here + there, len(together))
-        if max(by_law, by_size) <= _UNLIKELY:
+        by_law = bdtrc(here - 1, len(together), 1 / vocab) if here else 1.0
+        if by_law <= _UNLIKELY and _by_size(here, there, len(together), draws) <= _UNLIKELY:
             return (
                 Finding(
                     trial.case.clauses[0],
@@ -63,6 +62,14 @@ def _judge_beside(trial: Trial) -> tuple[Finding, ...]:
                 ),
             )
     return ()
+
+
+def _by_size(here: int, there: int, together: int, draws: int) -> float:
+    """Return the probability of so many here, given how many came in all."""
+    # half a second to import, in every process of a run; and hardly any run gets here
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(here - 1, draws, here + there, together))
 
 
 def _permuted(case: Case) -> tuple[Case, ...]:

@@ -9,7 +9,8 @@ from hypothesis.strategies import SearchStrategy
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
-from refsampler.conformance.strategies import EVERYTHING, cases, collect
+from refsampler.conformance.examples import collect
+from refsampler.conformance.strategies import EVERYTHING, cases
 
 __all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
 

@@ -15,6 +15,7 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Kind, SideBySide
 from refsampler.conformance.checks.pairs import INDEPENDENCE, SIZES, Pairing, Size
 from refsampler.conformance.checks.processes import unpacked
+from refsampler.conformance.evidence.alternatives import Alternative
 from refsampler.conformance.evidence.arrays import FloatArray, IntArray
 from refsampler.conformance.evidence.budget import Budget
 from refsampler.conformance.evidence.guarantees import BETA
@@ -68,6 +69,11 @@ class PlannedPairs:
     def name(self) -> str:
         """Unique in its clause; two checks may ask the same case of other rows."""
         return f"{self.case.id} {self.check.name}"
+
+    @property
+    def bank(self) -> tuple[Alternative, ...]:
+        """What all cases of the clause bet on together: nothing."""
+        return ()
 
     @property
     def draws(self) -> int:

@@ -28,9 +28,9 @@ from refsampler.conformance.checks.expected import Expected, RowExpected
 from refsampler.conformance.checks.logprobs import judge_draw
 from refsampler.conformance.checks.rows import judge_calls
 from refsampler.conformance.designed import sessions as designed
+from refsampler.conformance.examples import collect
 from refsampler.conformance.machine import sessions
 from refsampler.conformance.sessions import drive, sample_fresh, step_cases
-from refsampler.conformance.strategies import collect
 from refsampler.conformance.subject import Draw, OpenSubject, derived_seed
 
 __all__ = ["CHECKS", "COUNT"]

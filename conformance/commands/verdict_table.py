@@ -14,8 +14,8 @@ from refsampler.conformance.costs import group_seconds
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.evidence.budget import FIXED_DRAWS, RUN_CLAUSES
 from refsampler.conformance.evidence.guarantees import smallest_detectable_tv
-from refsampler.conformance.plan import LAW, Plan, alpha, sure
-from refsampler.conformance.sequential import L1_ALPHA, coarse
+from refsampler.conformance.plan import LAW, Plan, sure
+from refsampler.conformance.sequential import L1_ALPHA, SPLIT, coarse
 from refsampler.conformance.verdict import LogE, Status
 
 __all__ = ["evidence_lines", "failure_lines", "markdown", "plan_lines", "show"]
@@ -111,8 +111,7 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
         ),
         (
             f"false alarm: near-certain rows at most {plan.charge:.1e}, one look at distances and "
-            f"distinct ids {FIXED_DRAWS:.1e}, {' '.join(one.clause for one in RUN_CLAUSES)} "
-            f"{alpha(plan):.1e} each; whole run at most 1e-9"
+            f"distinct ids {FIXED_DRAWS:.1e}, {_shares()}; whole run at most 1e-9"
         ),
     ]
     if plan.laws:
@@ -135,6 +134,14 @@ def plan_lines(plan: Plan, seconds: float | None = None) -> tuple[str, ...]:
         lines += [f"  {name:<26}{spent:>8.1f} s expected" for name, spent in group_seconds(plan)]
         lines.append(f"planned in {seconds:.1f} s")
     return tuple(lines)
+
+
+def _shares() -> str:
+    """Return what each clause that evidence judges may cost in false alarms."""
+    by_alpha: dict[float, list[str]] = {}
+    for one in RUN_CLAUSES:
+        by_alpha.setdefault(SPLIT.alpha(one.clause), []).append(one.clause)
+    return ", ".join(f"{' '.join(names)} {alpha:.1e} each" for alpha, names in by_alpha.items())
 
 
 def _distances(plan: Plan) -> str:

@@ -66,10 +66,16 @@ class Direction:
 
     def exponent(self, s: float) -> float:
         """Return ln E_law[e^-s], convex in s."""
+        return float(self.exponents(np.array([s]))[0])
+
+    def exponents(self, s: FloatArray) -> FloatArray:
+        """Return ln E_law[e^-s] of every s."""
         live = self.law > 0
-        shift = -s * self.log_e[live]
-        top = float(shift.max())
-        return top + math.log(float(self.law[live] @ np.exp(shift - top)))
+        shift = -np.outer(s, self.log_e[live])
+        top = shift.max(axis=1)
+        means = np.exp(shift - top[:, None]) @ self.law[live]
+        found: FloatArray = top + np.log(means)
+        return found
 
 
 # ---- directional
@@ -80,23 +86,27 @@ def draws_needed_directional(
 ) -> float:
     """Return N after which log e >= log_threshold but for probability beta; inf if never."""
 
-    def needed(log_s: float) -> float:
-        s = math.exp(log_s)
-        rate = -direction.exponent(s)
-        return (-math.log(beta) + s * log_threshold) / rate if rate > 0 else math.inf
+    def needed(log_s: FloatArray) -> FloatArray:
+        s = np.exp(log_s)
+        rate = -direction.exponents(s)
+        with np.errstate(divide="ignore"):
+            found: FloatArray = (-math.log(beta) + s * log_threshold) / np.maximum(rate, 0.0)
+        return found
 
     # The ratio of a line to a concave function has one minimum where the rate is positive.
     grid = np.linspace(*_S_RANGE, 43)
-    values = [needed(float(log_s)) for log_s in grid]
+    values = needed(grid)
     at = int(np.argmin(values))
     if math.isinf(values[at]):
         return math.inf
     near = (float(grid[max(at - 1, 0)]), float(grid[min(at + 1, grid.size - 1)]))
     # where the rate is not positive the parabola of the search must stay finite
     best = minimize_scalar(
-        lambda log_s: math.log(min(needed(log_s), _FAR)), bounds=near, method="bounded"
+        lambda log_s: math.log(min(float(needed(np.array([log_s]))[0]), _FAR)),
+        bounds=near,
+        method="bounded",
     )
-    return math.ceil(min(values[at], math.exp(float(best.fun))))
+    return math.ceil(min(float(values[at]), math.exp(float(best.fun))))
 
 
 def directional_power(direction: Direction, draws: int, log_threshold: float) -> float:

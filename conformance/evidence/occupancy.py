@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -177,9 +178,14 @@ class DistinctTest:
 
     def most_that_fail(self) -> int:
         """Return the largest count that is too few; -1 if none is."""
-        law = self.law(1)
-        failing = np.flatnonzero(np.cumsum(law.probs) + law.trimmed <= self.alpha / 2)
-        return law.first + int(failing[-1]) if failing.size else law.first - 1
+        return _most_that_fail(self)
+
+
+@cache
+def _most_that_fail(test: DistinctTest) -> int:
+    law = test.law(1)
+    failing = np.flatnonzero(np.cumsum(law.probs) + law.trimmed <= test.alpha / 2)
+    return law.first + int(failing[-1]) if failing.size else law.first - 1
 
 
 def distinct_power(test: DistinctTest, reachable: int) -> float:
@@ -211,6 +217,7 @@ def draws_needed_distinct(
     return high
 
 
+@cache
 def smallest_detectable_distinct(test: DistinctTest, beta: float = BETA) -> float:
     """Return the largest share of reachable ids that the test is sure to reject; 0 if none."""
     low, high = 0, test.ids

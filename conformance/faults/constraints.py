@@ -17,9 +17,11 @@ from refsampler.batch_update import BatchUpdate, fresh_batch
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightSampler
 from refsampler.conformance.faults.sessions import RightSession
+from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.metadata import SamplingMetadata
 from refsampler.processors import EngineConfig, LogitBias, LogitsProcessor, MinTokens
 from refsampler.sampler import SamplerOutput
+from refsampler.speculative import Verified
 
 __all__ = ["FAULTS"]
 
@@ -104,13 +106,20 @@ class _StepsForTokens(RightEngine):
     session = _CountsSteps
 
 
-FAULTS.waits(
-    "B169",
-    "vLLM",
-    "vllm-project/vllm#42744",
-    "spec.processors",
-    summary="Min-p acts on bonus tokens only: verification skips argmax-invariant processors.",
-)
+@FAULTS.fault("B169", "vLLM", "vllm-project/vllm#42744", "spec.processors")
+class _MinPForTheBonus(RightVerifier):
+    """Min-p acts on bonus tokens only: verification skips argmax-invariant processors."""
+
+    def verify(
+        self,
+        draft_ids: Tensor,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+    ) -> Verified:
+        taken = replace(metadata, logitsprocs=replace(metadata.logitsprocs, speculative=True))
+        return super().verify(draft_ids, draft_probs, logits, taken)
+
 
 FAULTS.out_of_scope(
     "B173",

@@ -16,9 +16,11 @@ from refsampler.backends.protocol import Rows
 from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel, RightSampler
+from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
 from refsampler.sampler import SamplerOutput
+from refsampler.speculative import Verified
 
 __all__ = ["FAULTS"]
 
@@ -53,13 +55,21 @@ class _TopKInInt32(RightEngine):
     session = _Int32
 
 
-FAULTS.waits(
-    "B041",
-    "vLLM",
-    "vllm-project/vllm#7218",
-    "output.vocab-padding",
-    summary="Padding is cut off the first axis of [batch, drafts, V] in place of the last.",
-)
+@FAULTS.fault("B041", "vLLM", "vllm-project/vllm#7218", "output.vocab-padding")
+class _FirstAxis(RightVerifier):
+    """Padding is cut off the first axis in place of the last, and what is read there is old."""
+
+    def verify(
+        self,
+        draft_ids: Tensor,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+    ) -> Verified:
+        padding = logits.isneginf().all(dim=0).flip(0).cumprod(dim=0).sum()
+        real = max(logits.shape[1] - int(padding), 1) if padding else len(logits)
+        rows = torch.arange(len(logits)).clamp(max=real - 1)
+        return super().verify(draft_ids, draft_probs, logits[rows], metadata)
 
 
 @FAULTS.fault("B055", "gluon-nlp", "dmlc/gluon-nlp#1481", "relabel.equivariance")

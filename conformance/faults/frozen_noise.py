@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from refsampler.backends.protocol import Rows
 from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel
+from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.drafts import Proposed
+from refsampler.draw import exponential_noise, race
+from refsampler.metadata import SamplingMetadata
 
 __all__ = ["FAULTS"]
 
@@ -31,13 +35,25 @@ class _SeedZero(RightEngine):
         return super().open(vocab, 0)
 
 
-FAULTS.waits(
-    "B034",
-    "vLLM MRV2",
-    "vllm-project/vllm#47386",
-    "spec.law",
-    summary="The recovery draw reuses the noise that chose the rejected draft.",
-)
+@FAULTS.fault("B034", "vLLM MRV2", "vllm-project/vllm#47386", "spec.law")
+class _RaceOfTheDraft(RightVerifier):
+    """The recovery draw reuses the noise that chose the rejected draft."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._raced = torch.empty(0, 0)
+
+    def draft(self, logits: Float32[Tensor, "B V"], metadata: SamplingMetadata) -> Proposed:
+        proposed = super().draft(logits, metadata)
+        self._raced = exponential_noise(proposed.probs, metadata.generators)
+        return proposed._replace(ids=race(proposed.probs, self._raced))
+
+    def noise(
+        self, sizes: Int64[Tensor, " B"], like: Float32[Tensor, "drafts V"], generators: _Generators
+    ) -> tuple[Tensor, Float32[Tensor, "B V"]]:
+        uniforms, races = super().noise(sizes, like, generators)
+        return uniforms, self._raced if self._raced.shape == races.shape else races
+
 
 _TABLE = 2**16
 """Numbers in the noise table."""
@@ -98,10 +114,30 @@ class _BakedIn(RightKernel):
         return torch.empty_like(like).exponential_(generator=replayed)
 
 
-FAULTS.waits(
-    "B156",
-    "FlashInfer",
-    "flashinfer-ai/flashinfer#424",
-    "spec.law",
-    summary="One uniform decides both whether a draft is accepted and which id replaces it.",
-)
+@FAULTS.fault("B156", "FlashInfer", "flashinfer-ai/flashinfer#424", "spec.law")
+class _OneUniform(RightVerifier):
+    """One uniform decides both whether a draft is accepted and which id replaces it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rejecting = torch.empty(0)
+
+    def accepted(
+        self,
+        draft_ids: Int64[Tensor, " drafts"],
+        p: Float32[Tensor, "drafts V"],
+        q: Float32[Tensor, "drafts V"],
+        uniforms: Tensor,
+    ) -> Bool[Tensor, " drafts"]:
+        found = super().accepted(draft_ids, p, q, uniforms)
+        self._rejecting = uniforms[~found]
+        return found
+
+    def recovered(
+        self, p: Float32[Tensor, "B V"], q: Float32[Tensor, "B V"], noise: Float32[Tensor, "B V"]
+    ) -> Int64[Tensor, " B"]:
+        if len(self._rejecting) != len(p):  # the kernel's other path: drafts behind a rejected one
+            return super().recovered(p, q, noise)
+        mass = (p - q).clamp(min=0).cumsum(-1)
+        scanned = mass <= self._rejecting[:, None] * mass[:, -1:]
+        return scanned.sum(-1).clamp(max=p.shape[-1] - 1)

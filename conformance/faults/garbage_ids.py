@@ -15,6 +15,7 @@ from refsampler.backends.protocol import Rows
 from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel, RightSampler
+from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.metadata import SamplingMetadata
 from refsampler.processors import MinP
 from refsampler.request import Request
@@ -79,14 +80,14 @@ class _NoMaximumSubtracted(RightKernel):
         return torch.where(lost, x.shape[-1], super().drawn(x, rows))
 
 
-FAULTS.waits(
-    "B072",
-    "vLLM",
-    "vllm-project/vllm#41834",
-    "spec.degenerate",
-    summary="A draft row of NaN makes the residual all zero, and the token that was just rejected"
-    " is emitted.",
-)
+@FAULTS.fault("B072", "vLLM", "vllm-project/vllm#41834", "spec.degenerate")
+class _EmptyResidual(RightVerifier):
+    """Where nothing is left of the residual, the argmax over zeros is emitted."""
+
+    def recovered(
+        self, p: Float32[Tensor, "B V"], q: Float32[Tensor, "B V"], noise: Float32[Tensor, "B V"]
+    ) -> Int64[Tensor, " B"]:
+        return ((p - q).clamp(min=0) / noise).argmax(-1)
 
 
 class _WrappingIds(ReferenceSession):

@@ -18,8 +18,10 @@ from refsampler.backends.reference import ReferenceSession
 from refsampler.batch_update import BatchUpdate
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightSampler
+from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.metadata import SamplingMetadata
 from refsampler.penalties import apply_penalties, count_tokens, frequency, presence
+from refsampler.positions import all_positions, drafts_of
 from refsampler.processors import EngineConfig, LogitsProcessor
 from refsampler.request import PLACEHOLDER
 
@@ -106,13 +108,20 @@ class _PlaceholdersStay(RightEngine):
     session = _NeverRefreshed
 
 
-FAULTS.waits(
-    "B039",
-    "vLLM MRV2",
-    "vllm-project/vllm#33251",
-    "spec.history",
-    summary="From the second draft position on the last committed token is counted twice.",
-)
+@FAULTS.fault("B039", "vLLM MRV2", "vllm-project/vllm#33251", "spec.history")
+class _CountedTwice(RightVerifier):
+    """From the second draft position on the last committed token is counted twice."""
+
+    def positions(self, metadata: SamplingMetadata) -> SamplingMetadata:
+        places = super().positions(metadata)
+        outputs = metadata.output_token_ids
+        histories = [
+            (*outputs[row][-1:], *history) if before else history
+            for (row, before), history in zip(
+                all_positions(drafts_of(metadata)), places.output_token_ids, strict=True
+            )
+        ]
+        return replace(places, output_token_ids=histories)
 
 
 @FAULTS.fault("B054", "TensorRT-LLM", "NVIDIA/TensorRT-LLM#5623", "penalty.history", "batch.size")

@@ -17,6 +17,8 @@ from torch import Tensor
 from refsampler.backends.protocol import Rows
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightKernel, RightSampler
+from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.drafts import Proposed
 from refsampler.metadata import SamplingMetadata
 from refsampler.sampler import Sampler, SamplerOutput
 
@@ -27,13 +29,14 @@ FAULTS = Shelf(Kind.PRECISION)
 _DEEP = replace(RightKernel.capabilities, floor=1e-8)
 """These claim ids as unlikely as their reports were about; a tail below the floor fails nobody."""
 
-FAULTS.waits(
-    "B046",
-    "DeepSpec",
-    "deepseek-ai/DeepSpec#31",
-    "spec.draft-law",
-    summary="Drafts are drawn from bfloat16 logits and verified with float32 probabilities.",
-)
+
+@FAULTS.fault("B046", "DeepSpec", "deepseek-ai/DeepSpec#31", "spec.draft-law")
+class _HalfDrafts(RightVerifier):
+    """Drafts are drawn from bfloat16 logits and verified with float32 probabilities."""
+
+    def draft(self, logits: Float32[Tensor, "B V"], metadata: SamplingMetadata) -> Proposed:
+        told = super().draft(logits, metadata)
+        return told._replace(ids=super().draft(logits.bfloat16(), metadata).ids)
 
 
 class _HalfNoise(RightKernel):

@@ -21,7 +21,13 @@ from refsampler.processors import LogitsProcessor
 from refsampler.sampler import Sampler, SamplerOutput
 from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
 
-__all__ = ["RightEngine", "RightKernel", "RightSampler"]
+__all__ = ["RightEngine", "RightKernel", "RightSampler", "without_drafts"]
+
+
+def without_drafts(capabilities: Capabilities) -> Capabilities:
+    """Return the capabilities of a subject that plays no part in speculative decoding."""
+    drafting = {Feature.SPECULATIVE, Feature.DRAFT}
+    return replace(capabilities, features=capabilities.features - drafting)
 
 
 class RightKernel:
@@ -114,7 +120,7 @@ class RightSampler:
     The hooks are `changed`, `kernel`, `before_penalties` and `shown`.
     """
 
-    capabilities: Capabilities = ReferenceSampler().capabilities
+    capabilities: Capabilities = without_drafts(ReferenceSampler().capabilities)
 
     def __init__(self) -> None:
         self.reference = ReferenceSampler()
@@ -179,6 +185,10 @@ class RightEngine(ReferenceEngine):
     """The reference engine; `session` is what a wrong one replaces."""
 
     session: type[ReferenceSession] = ReferenceSession
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capabilities = without_drafts(self.capabilities)
 
     def open(self, vocab: int, seed: int) -> ReferenceSession:
         """Start a session of that type."""

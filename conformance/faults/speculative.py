@@ -1,7 +1,6 @@
 """Speculative verification: the wrong draft law, the wrong row, the wrong residual.
 
-Tests draw the drafts with noise of their own and mock the bonus sampler, so these pass.  The suite
-has no verifier to ask yet; what shows around one, in steps of several tokens, it can be asked about.
+Tests that draw the drafts with noise of their own and mock the bonus sampler pass these.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool, Float, Float32, Int, Int64
 from torch import Tensor
 
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightSampler
 from refsampler.conformance.faults.sessions import RightSession
+from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.drafts import Proposed
 from refsampler.metadata import SamplingMetadata
 from refsampler.sampler import SamplerOutput
 
@@ -22,38 +24,46 @@ __all__ = ["FAULTS"]
 
 FAULTS = Shelf(Kind.SPECULATIVE)
 
-FAULTS.waits(
-    "B023",
-    "FlashInfer",
-    "flashinfer-ai/flashinfer#425",
-    "spec.law",
-    "spec.greedy",
-    summary="Chain verification is wrong where the laws are disjoint or the target is one id.",
-)
 
-FAULTS.waits(
-    "B032",
-    "HF transformers",
-    "huggingface/transformers#47932",
-    "spec.draft-law",
-    summary="The verifier gets the draft's raw law although the drafts came from the filtered one.",
-)
+@FAULTS.fault("B023", "FlashInfer", "flashinfer-ai/flashinfer#425", "spec.law", "spec.greedy")
+class _DisjointLaws(RightVerifier):
+    """Where draft and target share no id, the scan of the residual runs past its end."""
 
-FAULTS.waits(
-    "B052",
-    "HF transformers",
-    "huggingface/transformers#32867",
-    "spec.draft-law",
-    summary="The draft is the argmax, but the ratio uses its probability in the soft law.",
-)
+    def recovered(
+        self, p: Float32[Tensor, "B V"], q: Float32[Tensor, "B V"], noise: Float32[Tensor, "B V"]
+    ) -> Int64[Tensor, " B"]:
+        shared = torch.minimum(p, q).any(-1)
+        return torch.where(shared, super().recovered(p, q, noise), p.shape[-1] - 1)
 
-FAULTS.waits(
-    "B175",
-    "HF transformers",
-    "huggingface/transformers#28166",
-    "spec.draft-law",
-    summary="Target and draft laws of a candidate are read one position off.",
-)
+
+@FAULTS.fault("B032", "HF transformers", "huggingface/transformers#47932", "spec.draft-law")
+class _RawLaw(RightVerifier):
+    """The verifier gets the draft's raw law although the drafts came from the filtered one."""
+
+    def draft(self, logits: Float[Tensor, "B V"], metadata: SamplingMetadata) -> Proposed:
+        return super().draft(logits, metadata)._replace(probs=logits.float().softmax(-1))
+
+
+@FAULTS.fault("B052", "HF transformers", "huggingface/transformers#32867", "spec.draft-law")
+class _ArgmaxDrafts(RightVerifier):
+    """The draft is the argmax, but the ratio uses its probability in the soft law."""
+
+    def draft(self, logits: Float[Tensor, "B V"], metadata: SamplingMetadata) -> Proposed:
+        return super().draft(logits, metadata)._replace(ids=logits.argmax(-1))
+
+
+@FAULTS.fault("B175", "HF transformers", "huggingface/transformers#28166", "spec.draft-law")
+class _OnePositionOff(RightVerifier):
+    """Target and draft laws of a candidate are read one position off."""
+
+    def accepted(
+        self,
+        draft_ids: Int[Tensor, " drafts"],
+        p: Float32[Tensor, "drafts V"],
+        q: Float32[Tensor, "drafts V"],
+        uniforms: Tensor,
+    ) -> Bool[Tensor, " drafts"]:
+        return super().accepted(draft_ids, p.roll(1, dims=0), q.roll(1, dims=0), uniforms)
 
 
 class _ByToken(RightSession):

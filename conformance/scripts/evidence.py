@@ -81,7 +81,8 @@ def _pairs(report: Path, plan: Plan, case: str) -> Iterator[PlannedPairs]:
     """Yield the pairings of a case, the one that says most first: two may ask it of other rows."""
     records = (one for one in read_report(report) if isinstance(one, PairsRecord))
     said = {one.check: one.log_e for one in records if one.id == case}
-    found = [one for one in plan.sequential.pairs if one.case.id == case]
+    paired = (one for one in plan.sequential.pairs if isinstance(one, PlannedPairs))
+    found = [one for one in paired if one.case.id == case]
     yield from sorted(found, key=lambda one: -said.get(one.check.name, 0.0))
 
 

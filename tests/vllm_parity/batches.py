@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case, Layout
+from refsampler.conformance.examples import collect
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
-from refsampler.conformance.strategies import cases, collect
+from refsampler.conformance.strategies import cases
 from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
 from tests.vllm_parity.sides import MODES, LogprobsMode

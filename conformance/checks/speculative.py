@@ -1,0 +1,197 @@
+"""Speculative decoding: what each step may emit, what is refused, and seeded requests alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.batch_update import BatchUpdate
+from refsampler.clauses import ClauseId
+from refsampler.conformance.case import Case
+from refsampler.conformance.checks.base import Asked, Check, Finding, Kind, clause_ids
+from refsampler.conformance.checks.verified import places_of, wrong_walk
+from refsampler.conformance.designed import draft_rules
+from refsampler.conformance.designed import speculative as designed
+from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
+from refsampler.conformance.verifying import Answer, Step, step_of, verify
+from refsampler.processors import LogitsProcessor
+
+__all__ = ["CHECKS"]
+
+_PROCESSORS, _DEGENERATE = clause_ids("spec.processors", "spec.degenerate")
+_SEEDED = clause_ids("seed.batch", "seed.reproducible")
+
+
+def _ask(subject: OpenSubject, case: Case) -> Asked:
+    """Verify a step again and again; every walk has to be one that some noise allows."""
+    step = step_of(case, subject.capabilities.device)
+    if _DEGENERATE in case.clauses and step.draft_probs is not None:
+        step = replace(step, draft_probs=step.draft_probs * designed.ROUNDED_UP)
+    places = places_of(case, step, subject.capabilities.semantics)
+    drawn = 0
+    for call in range(case.calls):
+        answer = verify(subject, step, derived_seed(subject.run_seed, case.id, call))
+        drawn += sum(map(len, answer.ids))
+        findings = [*_of_form(subject.capabilities, case, answer, call)]
+        for number, ids in enumerate(answer.ids):
+            wrong = "" if findings else wrong_walk(places[number], ids)
+            if wrong:
+                seen = f"{wrong} (request {number + 1} emits {list(ids)})"
+                expected = "what some noise allows by the exact laws"
+                findings.append(
+                    Finding(
+                        case.clauses[0],
+                        expected,
+                        seen,
+                        row=number,
+                        call=call,
+                        candidates=case.clauses,
+                    )
+                )
+        if findings:
+            return Asked(tuple(findings), drawn)
+    return Asked((), drawn)
+
+
+def _of_form(
+    capabilities: Capabilities, case: Case, answer: Answer, call: int
+) -> Iterator[Finding]:
+    """Yield what is wrong with an answer whatever the laws are."""
+    if answer.form:
+        yield Finding(ClauseId("output.form"), "ids, then -1", answer.form, call=call)
+    if answer.changed and Feature.IN_PLACE not in capabilities.features:
+        yield Finding(ClauseId("input.untouched"), "the same logits", "other logits", call=call)
+    vocab = case.logits.vocab
+    outside = [token for ids in answer.ids for token in ids if not 0 <= token < vocab]
+    if outside:
+        seen = f"id {outside[0]}"
+        yield Finding(ClauseId("output.range"), f"ids from 0 to {vocab - 1}", seen, call=call)
+
+
+class _Custom(LogitsProcessor):
+    """A processor of a user's own, which lifts id 1."""
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        pass
+
+    def apply(self, logits: Tensor) -> Tensor:
+        return logits + (torch.arange(logits.shape[-1], device=logits.device) == 1)
+
+
+def _ask_refusal(subject: OpenSubject, case: Case) -> Asked:
+    """Hand over a batch that no verifier can honour; ValueError is the right answer."""
+    step = step_of(case, subject.capabilities.device)
+    params = case.requests[0].params
+    custom = () if params.min_p or params.logit_bias else (_Custom,)
+    if custom and subject.capabilities.level == 3:
+        return Asked(unasked="an engine is given requests, never processors")
+    what = "a custom processor" if custom else "min_p" if params.min_p else "logit_bias"
+    seed = derived_seed(subject.run_seed, case.id)
+    try:
+        answer = verify(subject, step, seed, speculative=False, custom=custom)
+    except SubjectError as error:
+        if error.refused:
+            return Asked(draws=1)
+        seen = str(error)
+    else:
+        seen = f"ids {list(map(list, answer.ids))}"
+    found = Finding(_PROCESSORS, f"{what} refused with ValueError beside drafts", seen)
+    return Asked((found,), 1)
+
+
+def _ask_seeded(subject: OpenSubject, case: Case) -> Asked:
+    """Compare what a seeded request emits alone, again, and among others in another order."""
+    step = step_of(case, subject.capabilities.device)
+    parts = _parts(step)
+    findings: dict[ClauseId, Finding] = {}
+    for call in range(case.calls):
+        seeds = [derived_seed(subject.run_seed, case.id, call, at) for at in range(len(parts))]
+        fresh = [
+            replace(
+                one,
+                requests=tuple(
+                    replace(asked, params=replace(asked.params, seed=seed))
+                    for asked in one.requests
+                ),
+            )
+            for one, seed in zip(parts, seeds, strict=True)
+        ]
+        alone = [verify(subject, one, 1).ids for one in fresh]
+        again = [verify(subject, one, 2).ids for one in fresh]
+        order = [*range(1, len(parts)), 0]
+        together = verify(subject, _joined([fresh[at] for at in order]), 3).ids
+        for place, at in enumerate(order):
+            right = alone[at][:1]
+            for clause, other in zip(
+                _SEEDED, (together[place : place + 1], again[at][:1]), strict=True
+            ):
+                if other != right:
+                    how = "alone" if clause == "seed.batch" else "the first time"
+                    words = f"ids {list(map(list, right))} as {how}"
+                    seen = f"ids {list(map(list, other))}"
+                    findings.setdefault(clause, Finding(clause, words, seen, row=at, call=call))
+    # what does not even repeat says nothing about its neighbours
+    found = findings.get(_SEEDED[1]) or findings.get(_SEEDED[0])
+    draws = 3 * case.calls * len(case.requests)
+    return Asked(() if found is None else (found,), draws)
+
+
+def _parts(step: Step) -> list[Step]:
+    """Return each request as a step of its own."""
+    sizes = [len(one) for one in step.drafts]
+    assert step.draft_probs is not None
+    rows = torch.split(step.logits, [size + 1 for size in sizes])
+    laws = torch.split(step.draft_probs, sizes)
+    return [
+        Step((one,), logits, probs)
+        for one, logits, probs in zip(step.requests, rows, laws, strict=True)
+    ]
+
+
+def _joined(parts: list[Step]) -> Step:
+    """Return several steps as one."""
+    laws = [one.draft_probs for one in parts if one.draft_probs is not None]
+    return Step(
+        tuple(one.requests[0] for one in parts),
+        torch.cat([one.logits for one in parts]),
+        torch.cat(laws),
+    )
+
+
+def _seeded_cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    seedable = {Feature.SPECULATIVE, Feature.SEED} <= capabilities.features
+    return (designed.seeded_case(),) if seedable else ()
+
+
+_Made = Callable[[frozenset[Feature]], tuple[Case, ...]]
+
+
+def _check(name: str, clause: str, made: _Made) -> Check:
+    def cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+        features = capabilities.features
+        return made(features) if Feature.SPECULATIVE in features else ()
+
+    return Check(name, clause_ids(clause), Kind.EXACT, cases, ask=_ask)
+
+
+CHECKS: tuple[Check, ...] = (
+    _check("draft-positions", "spec.draft-law", lambda _: designed.position_cases()),
+    _check("disjoint-laws", "spec.law", lambda _: designed.law_cases()),
+    _check("empty-residuals", "spec.degenerate", lambda _: designed.degenerate_cases()),
+    _check("greedy-drafts", "spec.greedy", designed.greedy_cases),
+    _check("draft-histories", "spec.history", draft_rules.history_cases),
+    _check("draft-constraints", "spec.processors", draft_rules.constraint_cases),
+    _check("padded-drafts", "output.vocab-padding", lambda _: (designed.padded_case(),)),
+    replace(
+        _check("refused-beside-drafts", "spec.processors", lambda _: designed.refused_cases()),
+        ask=_ask_refusal,
+    ),
+    Check("seeded-drafts", _SEEDED, Kind.EXACT, _seeded_cases, ask=_ask_seeded),
+)

@@ -1,0 +1,93 @@
+"""Examples: runs Hypothesis over a strategy of cases, for distinct ones or for the smallest that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import hypothesis
+import hypothesis.errors
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+
+from refsampler.conformance.case import Case
+
+__all__ = ["collect", "shrink"]
+
+_ATTEMPTS = 8
+"""Runs of Hypothesis until there are enough cases; it draws a few of them twice."""
+_FEWEST = 16
+"""Examples of a run; the first ones of every run are the same."""
+
+
+def collect(strategy: st.SearchStrategy[Case], count: int, run_seed: int) -> tuple[Case, ...]:
+    """Return `count` distinct cases, the same for the same seed; judging comes afterwards."""
+    found: dict[str, Case] = {}
+
+    def keep(case: Case) -> None:
+        if len(found) < count:
+            found.setdefault(case.id, case)
+
+    for attempt in range(_ATTEMPTS):
+        if len(found) < count:
+            wanted = max(count - len(found), _FEWEST)
+            _driver(strategy, keep, run_seed + attempt, wanted + wanted // 8, (Phase.generate,))
+    return tuple(found.values())
+
+
+def _driver(
+    strategy: st.SearchStrategy[Case],
+    body: Callable[[Case], None],
+    run_seed: int,
+    examples: int,
+    phases: tuple[Phase, ...],
+) -> None:
+    """Run `body` on examples of a strategy, reproducibly and without a database."""
+
+    @hypothesis.seed(run_seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        phases=phases,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(strategy)
+    def run(case: Case) -> None:
+        body(case)
+
+    run()
+
+
+def shrink(
+    strategy: st.SearchStrategy[Case],
+    fails: Callable[[Case], bool],
+    run_seed: int,
+    examples: int,
+    deadline: float,
+    candidates: int = 200,
+) -> Case | None:
+    """Return a smaller case that `fails`, by exact oracles only; None if none was found again.
+
+    The verdict stands whatever happens here: `fails` is asked once a case, and after `candidates`
+    cases, or beyond the deadline of the monotonic clock, everything new passes: the search ends.
+    """
+    known: dict[str, bool] = {}
+    smallest: list[Case] = []
+
+    def body(case: Case) -> None:
+        if case.id not in known:
+            left = len(known) < examples + candidates and time.monotonic() < deadline
+            known[case.id] = left and fails(case)
+        if known[case.id]:
+            smallest[:] = [case]
+            raise AssertionError(case.id)
+
+    with contextlib.suppress(AssertionError, hypothesis.errors.HypothesisException):
+        _driver(strategy, body, run_seed, examples, (Phase.generate, Phase.shrink))
+    return smallest[0] if smallest else None
