@@ -1,18 +1,24 @@
 """The audit: what it says of faults that are caught, that survive, and that are not asked."""
 
 import json
+import math
 import time
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from refsampler.conformance.audit.log import AuditLog, LogMismatchError, Settings
 from refsampler.conformance.audit.matrix import headline, in_order, make_audit, markdown
-from refsampler.conformance.audit.one import FaultResult, Found, audit_fault
-from refsampler.conformance.audit.pool import _PLANNING_S, audit_faults
+from refsampler.conformance.audit.one import PLANNING_S, FaultResult, Found, audit_fault
+from refsampler.conformance.audit.plans import _rows_for
+from refsampler.conformance.audit.pool import audit_faults
 from refsampler.conformance.cli import main
+from refsampler.conformance.evidence.independence import PairProcess
+from refsampler.conformance.evidence.pairings import call_lags
+from refsampler.conformance.evidence.tail import TAIL_BETS, TailCase, TailProcess
 from refsampler.conformance.faults.base import State
 from refsampler.conformance.faults.registry import fault
 from refsampler.conformance.faults.right import RightKernel
@@ -102,7 +108,35 @@ def test_a_fault_that_hangs_is_ended_at_its_limit():
     (result,) = audit_faults([fault("B069")], settings, 1)
     assert result.found is Found.ERROR
     assert result.reason == "no answer after 3 s"
-    assert time.monotonic() - started < _PLANNING_S
+    assert time.monotonic() - started < PLANNING_S
+
+
+def test_a_bet_that_is_left_out_bets_on_nothing():
+    mass = np.array([0.0, math.log(1e-3)])
+    tail, core = np.array([False, True]), np.array([True, True])
+    case = TailCase.build("t", mass, tail, core=core, hull=core)
+    missing = [one.name for one in TAIL_BETS].index("tail is missing")
+    for without, silent in (((), False), (("tail is missing",), True)):
+        process = TailProcess(replace(case, without=without))
+        process.add(0, 10**5)  # a hundred were expected
+        assert bool(process.log_components[missing] == 0) is silent
+        # the next bet, on a tenth of the mass, still sees it
+        assert process.log_components[missing + 1] > 10
+    flat, ids = np.full(64, 1 / 64), np.arange(64)
+    for without, silent in (((), False), (("same*",), True)):
+        pairs = PairProcess(flat, call_lags()[:1], 0.0, calls=2, without=without)
+        pairs.update(np.stack([ids, ids]))  # the second call repeats the first
+        assert bool(pairs.log_e < 1) is silent
+
+
+def test_rows_that_were_made_for_a_bet_are_left_out_with_it():
+    made = _rows_for(fault("temperature-1"))
+    # one id against a flat sea: V = 64 at T = 1/2, and V = 4096
+    assert [(one.logits.vocab, one.requests[0].params.temperature) for one in made] == [
+        (64, 0.5),
+        (4096, 1.0),
+    ]
+    assert _rows_for(fault("B114")) == ()
 
 
 @pytest.mark.slow

@@ -21,10 +21,20 @@ from refsampler.conformance.runner import Outcome, run
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.threads import one_thread
 
-__all__ = ["LIMIT_S", "FaultResult", "Found", "audit_fault", "not_asked", "without_verdict"]
+__all__ = [
+    "LIMIT_S",
+    "PLANNING_S",
+    "FaultResult",
+    "Found",
+    "audit_fault",
+    "not_asked",
+    "without_verdict",
+]
 
 LIMIT_S: Final = 60.0
 """Seconds that the checks of one fault may take."""
+PLANNING_S: Final = 300.0
+"""Until plans are made, which later faults share."""
 _CALL_S: Final = 5.0
 """Seconds of one call of a fault that may hang."""
 
@@ -88,13 +98,14 @@ def audit_fault(
     named_only: bool = False,
     leave_out: bool = False,
     planner: Planner | None = None,
-    tell: Callable[[FaultResult | None], None] = lambda _result: None,
+    tell: Callable[[FaultResult | float], None] = lambda _result: None,
 ) -> FaultResult:
     """Run the suite on one fault.
 
     The checks of its clauses come first; then, while time is left, every exact case of the profile,
-    so that the verdict is that of a whole run: a clause may be blamed in another's place.  Planning
-    is not counted: plans serve many faults.
+    so that the verdict is that of a whole run: a clause may be blamed in another's place; then, if
+    the right one was not, laws, tails and pairs of any clause.  Planning is not counted: plans serve
+    many faults.
 
     Args:
         fault: which.
@@ -104,8 +115,8 @@ def audit_fault(
         named_only: only the checks of its clauses.
         leave_out: a whole run, without the bets and the checks that were made for such a fault.
         planner: keeps plans from fault to fault; one is made if none is given.
-        tell: told None when everything is planned and the limit begins to count, then what the
-            checks of its clauses showed, should the rest not come to an end.
+        tell: told the seconds that may pass until it is told something else, and what is known so
+            far, should the rest not come to an end.
 
     """
     unasked = not_asked(fault)
@@ -152,30 +163,39 @@ class _Asking:
     profile: str
     run_seed: int
     limit_s: float
-    tell: Callable[[FaultResult | None], None]
+    tell: Callable[[FaultResult | float], None]
 
     def result(self, *, named_only: bool) -> FaultResult:
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
         named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
-        whole = (
-            None
-            if named_only
-            else _after(named, self.planner.exact(capabilities, self.profile, self.run_seed))
-        )
-        self.tell(None)
+        about = (capabilities, self.profile, self.run_seed)
+        exact = None if named_only else _after(named, self.planner.exact(*about))
+        self.tell(self.limit_s)
         first = self._run(named, watch, self.limit_s)
         found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
-        if whole is None:
+        if exact is None:
             return found
         unfinished = "ended at its limit before every case was asked"
         self.tell(msgspec.structs.replace(found, reason=found.reason or unfinished))
-        second = self._run(whole, watch, max(self.limit_s - first.seconds, 0.0))
+        left = max(self.limit_s - first.seconds, 0.0)
+        second = self._run(exact, watch, left)
+        decisions = (*of_evidence(first.decisions, exact), *second.decisions)
+        complete = second.seconds < left
+        found = self._judged(decisions, watch, (first, second), complete=complete, plan=named)
+        left = max(left - second.seconds, 0.0)
+        if found.found is Found.CAUGHT or not left:
+            return found
+        self.tell(msgspec.structs.replace(found, reason=found.reason or unfinished))
+        self.tell(PLANNING_S)
+        whole = self.planner.whole(*about)
+        self.tell(left)
+        third = self._run(whole, watch, left)
         return self._judged(
-            (*of_evidence(first.decisions, whole), *second.decisions),
+            (*of_evidence(first.decisions, exact), *third.decisions),
             watch,
-            (first, second),
-            complete=second.cases >= len(whole.cases),
+            (first, second, third),
+            complete=complete,
             plan=named,
         )
 
@@ -184,7 +204,7 @@ class _Asking:
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
         plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
-        self.tell(None)
+        self.tell(self.limit_s)
         outcome = self._run(plan, watch, self.limit_s)
         return self._judged(outcome.decisions, watch, (outcome,), complete=False, plan=plan)
 

@@ -11,7 +11,9 @@ import msgspec
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
+from refsampler.conformance.case import Case
 from refsampler.conformance.checks.law import prepare
+from refsampler.conformance.designed.laws import MADE_FOR, law_cases
 from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.cells import RowLaw
@@ -57,26 +59,48 @@ class Planner:
     ) -> Plan:
         """Return a whole plan without what was made for a fault of this sort.
 
-        The alternatives that bet on it bet on nothing, so that their weight is lost; the checks that
-        were designed for it are not asked.
+        The alternatives, factors of tails and couplings of pairs that bet on it bet on nothing, so
+        that their weight is lost; the checks and the rows of laws that were designed for it are not
+        asked.
         """
-        key = (_encoded(capabilities), profile, run_seed, "left out", memory.ELEMENTS)
-        if key not in self._plans:
-            self._plans[key] = make_plan(capabilities, profile=profile, run_seed=run_seed)
-        whole = self._plans[key]
+        whole = self.whole(capabilities, profile, run_seed)
         bank = tuple(
             replace(one, fault=_nothing)
             if any(fnmatchcase(one.name, glob) for glob in fault.bank)
             else one
             for one in BANK
         )
-        laws = (replace(one, law=prepare(one.case, capabilities, bank)) for one in whole.laws)
+        made = {case.id for case in _rows_for(fault)}
+        laws = (
+            replace(one, law=prepare(one.case, capabilities, bank))
+            for one in whole.laws
+            if one.case.id not in made
+        )
+        tails = (
+            replace(one, tail=replace(one.tail, without=fault.bank))
+            for one in whole.sequential.tails
+            if one.check.name not in fault.designed
+        )
+        pairs = (
+            replace(one, without=fault.bank)
+            for one in whole.sequential.pairs
+            if one.check.name not in fault.designed
+        )
         return replace(
             whole,
             cases=tuple(one for one in whole.cases if one.check.name not in fault.designed),
             laws=tuple(laws),
+            # their bank is that of every run
             mixed=(),
+            sequential=replace(whole.sequential, tails=tuple(tails), pairs=tuple(pairs)),
         )
+
+    def whole(self, capabilities: Capabilities, profile: str, run_seed: int) -> Plan:
+        """Return the plan of a run: every case, laws, tails and pairs."""
+        key = (_encoded(capabilities), profile, run_seed, "whole", memory.ELEMENTS)
+        if key not in self._plans:
+            self._plans[key] = make_plan(capabilities, profile=profile, run_seed=run_seed)
+        return self._plans[key]
 
     def _plan(self, capabilities: Capabilities, profile: str, run_seed: int, glob: str) -> Plan:
         key = (
@@ -91,6 +115,18 @@ class Planner:
                 capabilities, profile=profile, glob=glob, run_seed=run_seed, evidence=glob != "*"
             )
         return self._plans[key]
+
+
+def _rows_for(fault: Fault) -> tuple[Case, ...]:
+    """Return the rows of laws that are there for alternatives that bet on such a fault."""
+    rows = law_cases()
+    named = {one.name for one in BANK if any(fnmatchcase(one.name, glob) for glob in fault.bank)}
+    return tuple(
+        rows[place]
+        for pattern, places in MADE_FOR.items()
+        if any(fnmatchcase(name, pattern) for name in named)
+        for place in places
+    )
 
 
 def _nothing(row: RowLaw) -> FloatArray:

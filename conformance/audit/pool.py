@@ -16,6 +16,7 @@ from typing import Final
 
 from refsampler.conformance.audit.log import Settings
 from refsampler.conformance.audit.one import (
+    PLANNING_S,
     FaultResult,
     Found,
     audit_fault,
@@ -28,8 +29,6 @@ from refsampler.conformance.faults.registry import fault
 
 __all__ = ["audit_faults"]
 
-_PLANNING_S: Final = 300.0
-"""Until a fault is planned: a new process, its imports, and plans that later faults share."""
 _LAST_CASE: Final = 0.9
 """Share of the limit after which no case begins; the process is ended when all of it is over."""
 
@@ -89,7 +88,9 @@ class _Worker:
         pipe = self._started()
         pipe.send((asked.id, settings))
         known: FaultResult | None = None
-        deadline, limit = time.monotonic() + _PLANNING_S, f"{_PLANNING_S:g} s of planning"
+        # beyond its own limit it may end the case that it is at
+        grace = (1 - _LAST_CASE) * settings.limit_s
+        deadline, limit = time.monotonic() + PLANNING_S, PLANNING_S
         while pipe.poll(max(deadline - time.monotonic(), 0.0)):
             try:
                 result, last = pipe.recv()
@@ -101,11 +102,12 @@ class _Worker:
             if last:
                 assert isinstance(result, FaultResult)
                 return result
-            if result is None:
-                deadline, limit = time.monotonic() + settings.limit_s, f"{settings.limit_s:g} s"
-            known = result
+            if isinstance(result, float):
+                deadline, limit = time.monotonic() + result + grace, result + grace
+            else:
+                known = result
         self.close()
-        return known or without_verdict(asked, Found.ERROR, f"no answer after {limit}")
+        return known or without_verdict(asked, Found.ERROR, f"no answer after {limit:g} s")
 
     def close(self) -> None:
         """End the process, and those that it started."""

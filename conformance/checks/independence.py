@@ -50,6 +50,7 @@ class PlannedPairs:
         law: [ids] exact law of every row.
         delta: declared tolerance.
         seen: what is sure to be seen.
+        without: patterns of couplings that are not bet on; none in a run.
 
     """
 
@@ -64,6 +65,7 @@ class PlannedPairs:
     law: FloatArray
     delta: float
     seen: Power
+    without: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,11 +91,23 @@ class PlannedPairs:
         """Return the evidence before the first draw."""
         if self.pairing.in_processes:
             return StreamPairs(
-                self.streams, self.law, self.lags, self.delta, self.name, calls=self.calls
+                self.streams,
+                self.law,
+                self.lags,
+                self.delta,
+                self.name,
+                calls=self.calls,
+                without=self.without,
             )
         trusted = self.pairing in (Pairing.UNIFORMS, Pairing.RACE)
         pairs = PairProcess(
-            self.law, self.lags, self.delta, self.name, calls=self.calls, trusted=trusted
+            self.law,
+            self.lags,
+            self.delta,
+            self.name,
+            calls=self.calls,
+            trusted=trusted,
+            without=self.without,
         )
         return ShiftedPairs(pairs, self.law.size, self.lags, self.delta, self.calls)
 

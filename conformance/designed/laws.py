@@ -9,11 +9,21 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.designed.build import batch, request, row
 from refsampler.conformance.logits import RowRecipe, hashed
 
-__all__ = ["law_cases", "mixed_case"]
+__all__ = ["MADE_FOR", "law_cases", "mixed_case"]
 
 _MIXED_ROWS = 256
 _MIXED_VOCAB = 4096
 _EDGES = (0, 1023, 1024, 32767, 32768, 131071, 131072, 262143)  # of blocks
+
+
+MADE_FOR = {
+    "temperature *": (8, 9),
+    "16-bit uniform": (10,),
+    "first kept id*": (12,),
+    "last kept id*": (12,),
+    "noise that can be 0*": (13,),
+}
+"""Declared alternatives -> places among `law_cases` of the rows that are there for their sake."""
 
 
 def law_cases() -> tuple[Case, ...]:

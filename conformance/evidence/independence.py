@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum, auto
+from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
@@ -157,6 +158,7 @@ class PairProcess(_Pairs):
         name: id of the case.
         calls: planned number of calls, over which lags within a call are averaged.
         trusted: whether the later calls are streams that the harness vouches for.
+        without: patterns of couplings that are not bet on; their weight is lost.
 
     Attributes:
         table: every bet and its weight.
@@ -175,6 +177,7 @@ class PairProcess(_Pairs):
         *,
         calls: int = 1,
         trusted: bool = False,
+        without: Sequence[str] = (),
     ) -> None:
         if not lags:
             raise ValueError("lags are refused: allowed is at least one")
@@ -191,6 +194,7 @@ class PairProcess(_Pairs):
             ]
             for lag in lags
         ]
+        self._silent = [any(fnmatchcase(one.name, glob) for glob in without) for one in couplings]
         self._paired = [0] * len(lags)
         self._recent: dict[int, IntArray] = {}
         self._call = 0
@@ -223,8 +227,9 @@ class PairProcess(_Pairs):
         x, y = x[live], y[live]
         self._paired[at] += x.size
         self.pairs = max(self.pairs, self._paired[at])
-        for one in self._table[at]:
-            one.update(x, y)
+        for one, silent in zip(self._table[at], self._silent, strict=True):
+            if not silent:
+                one.update(x, y)
 
 
 class CoupledProcess(_Pairs):

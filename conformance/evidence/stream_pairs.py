@@ -28,6 +28,7 @@ class StreamPairs:
         delta: tolerance of the law in total variation.
         name: id of the case.
         calls: planned, of each stream.
+        without: patterns of couplings that are not bet on.
 
     """
 
@@ -40,12 +41,20 @@ class StreamPairs:
         name: str,
         *,
         calls: int,
+        without: Sequence[str] = (),
     ) -> None:
         if streams < 2:
             raise ValueError(f"streams = {streams} is refused: allowed is at least 2")
         self._places = tuple(combinations(range(streams), 2))
         self._pairs = tuple(
-            PairProcess(law, lags, delta, f"streams {one + 1} and {two + 1}", calls=2 * calls)
+            PairProcess(
+                law,
+                lags,
+                delta,
+                f"streams {one + 1} and {two + 1}",
+                calls=2 * calls,
+                without=without,
+            )
             for one, two in self._places
         )
         self._name, self._streams = name, streams

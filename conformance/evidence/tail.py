@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
@@ -59,6 +60,7 @@ class TailCase:
         core: [vocab] ids that the law is conditional on.
         hull: [vocab] ids that a right backend may keep.
         mass: exact p(S), given the core.
+        without: patterns of bets that bet on nothing; their weight is lost.
 
     """
 
@@ -68,6 +70,7 @@ class TailCase:
     core: BoolArray
     hull: BoolArray
     mass: float
+    without: tuple[str, ...] = ()
 
     @classmethod
     def build(
@@ -119,7 +122,9 @@ class TailProcess:
         self.draws = 0
         self.skipped = 0
         self.outside = 0
-        self._hit, self._miss = log_bets(case.mass, band)
+        hit, miss = log_bets(case.mass, band)
+        silent = [any(fnmatchcase(one.name, glob) for glob in case.without) for one in TAIL_BETS]
+        self._hit, self._miss = np.where(silent, 0.0, hit), np.where(silent, 0.0, miss)
 
     def update(self, counts: IntArray) -> None:
         """Take one batch of new draws, as counts [vocab]."""

@@ -88,7 +88,8 @@ class Fault:
         state: whether the suite can be asked.
         reason: why not.
         hazardous: it may crash or hang, so it is asked in a process of its own.
-        bank: names, with wildcards, of the declared alternatives that bet on this very fault.
+        bank: names, with wildcards, of the bets on this very fault: declared alternatives of laws,
+            factors of tails, couplings of pairs.
         designed: checks whose cases were made for faults of its sort.
         index_elements: where its element index ends, in place of 2^31: the suite then asks
             `input.large` at that size, which an ordinary machine holds.

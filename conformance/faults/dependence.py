@@ -40,7 +40,7 @@ class _InverseCdf(RightKernel):
         return torch.rand(rows, dtype=torch.float64)
 
 
-@FAULTS.fault("one-uniform", _BANK, "", "independence.rows")
+@FAULTS.fault("one-uniform", _BANK, "", "independence.rows", bank=("same id",))
 class _OneUniform(_InverseCdf):
     """All rows of a call share one uniform."""
 
@@ -48,7 +48,7 @@ class _OneUniform(_InverseCdf):
         return torch.rand(1, dtype=torch.float64).repeat(rows)
 
 
-@FAULTS.fault("antithetic", _BANK, "", "independence.rows")
+@FAULTS.fault("antithetic", _BANK, "", "independence.rows", bank=("u and 1 - u",))
 class _Antithetic(_InverseCdf):
     """Every other row takes 1 - u of the row before it."""
 
@@ -66,7 +66,7 @@ class _Affine(_InverseCdf):
         return (torch.rand(1, dtype=torch.float64) + steps) % 1
 
 
-@FAULTS.fault("repeats-2", _BANK, "", "independence.rows")
+@FAULTS.fault("repeats-2", _BANK, "", "independence.rows", bank=("same id",))
 class _Repeats(_InverseCdf):
     """A row in fifty copies the uniform of the row before it."""
 
@@ -75,7 +75,15 @@ class _Repeats(_InverseCdf):
         return torch.where(torch.rand(rows) < 0.02, u.roll(1), u)
 
 
-@FAULTS.fault("frozen", _BANK, "", "independence.calls", "seed.effect")
+@FAULTS.fault(
+    "frozen",
+    _BANK,
+    "",
+    "independence.calls",
+    "seed.effect",
+    bank=("same id",),
+    designed=("seeds-differ",),
+)
 class _Frozen(_InverseCdf):
     """Every call draws from a generator of the same seed."""
 
@@ -83,7 +91,7 @@ class _Frozen(_InverseCdf):
         return torch.rand(rows, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
 
 
-@FAULTS.fault("not-advanced", _BANK, "", "independence.streams")
+@FAULTS.fault("not-advanced", _BANK, "", "independence.streams", bank=("same id",))
 class _NotAdvanced(_InverseCdf):
     """Draws come from a copy of torch's generator, which does not move."""
 
@@ -94,7 +102,13 @@ class _NotAdvanced(_InverseCdf):
 
 
 @FAULTS.fault(
-    "threads-alike", _BANK, "", "independence.streams", "independence.calls", needs=(Need.THREADS,)
+    "threads-alike",
+    _BANK,
+    "",
+    "independence.streams",
+    "independence.calls",
+    needs=(Need.THREADS,),
+    bank=("same id",),
 )
 class _ThreadsAlike(_InverseCdf):
     """Each thread has a generator of its own, all with one seed."""

@@ -49,7 +49,7 @@ class _HalfNoise(RightKernel):
         return -torch.log(levels).bfloat16().double()
 
 
-@FAULTS.fault("B091", "JAX", "jax-ml/jax#30879", "draw.tail")
+@FAULTS.fault("B091", "JAX", "jax-ml/jax#30879", "draw.tail", designed=("tails-of-dtypes",))
 class _NoiseOfLogitsDtype(RightSampler):
     """Half-precision logits are raced with half-precision noise, whose few levels tie."""
 
@@ -72,7 +72,9 @@ class _NoMaximumSubtracted(RightKernel):
         return self.raced(probs, self.noise(probs, rows.generators))
 
 
-@FAULTS.fault("B125", "Tenstorrent", "tenstorrent/tt-metal#56016", "draw.tail")
+@FAULTS.fault(
+    "B125", "Tenstorrent", "tenstorrent/tt-metal#56016", "draw.tail", bank=("tail is missing",)
+)
 class _UniformsBelow99(RightKernel):
     """Uniforms end at .99, to keep clear of log(0), so no Gumbel noise is above 4.6."""
 
@@ -112,7 +114,13 @@ class _SumOfWeights(_RunningSum):
         return torch.exp(x - x.amax(dim=-1, keepdim=True))
 
 
-@FAULTS.fault("B141", "vLLM V1", "vllm-project/vllm#43150", "draw.tail")
+@FAULTS.fault(
+    "B141",
+    "vLLM V1",
+    "vllm-project/vllm#43150",
+    "draw.tail",
+    bank=("tail is missing", "noise floor*"),
+)
 class _NoiseWithFloor(RightKernel):
     """Float32 exponential noise ends at 2^-24, so ids more than 17 to 20 nats down cannot win."""
 

@@ -20,6 +20,9 @@ __all__ = ["FAULTS"]
 
 FAULTS = Shelf(Kind.SUPPORT_LEAKS)
 
+_ZERO = ("noise that can be 0*",)
+_ENDS = ("noise-ends", "noise-ends-long", "noise-ends-given")
+
 
 def _uniforms(
     rows: int, vocab: int, generators: Mapping[int, torch.Generator]
@@ -45,12 +48,16 @@ class _Race24(RightKernel):
         return (probs / noise).argmax(dim=-1)
 
 
-@FAULTS.fault("B126", "PyTorch on MPS", "pytorch/pytorch#192577", "draw.support")
+@FAULTS.fault(
+    "B126", "PyTorch on MPS", "pytorch/pytorch#192577", "draw.support", bank=_ZERO, designed=_ENDS
+)
 class _NanWins(_Race24):
     """The noise can be -0.0, so a masked id scores 0 / -0 = NaN, and the argmax prefers NaN."""
 
 
-@FAULTS.fault("B132", "vllm-metal", "vllm-project/vllm-metal#622", "draw.support")
+@FAULTS.fault(
+    "B132", "vllm-metal", "vllm-project/vllm-metal#622", "draw.support", bank=_ZERO, designed=_ENDS
+)
 class _ZeroNoiseWins(_Race24):
     """The noise can be 0, so an id that top-k cut is drawn: 0 / 0 at a masked id, p / 0 elsewhere."""
 
@@ -60,7 +67,7 @@ class _ZeroNoiseWins(_Race24):
         return super().noise(like, generators).abs()
 
 
-@FAULTS.fault("B197", "PyTorch/XLA", "pytorch/xla#2562", "draw.support")
+@FAULTS.fault("B197", "PyTorch/XLA", "pytorch/xla#2562", "draw.support", bank=_ZERO, designed=_ENDS)
 class _ClosedEnd(_Race24):
     """The uniform source is closed at the end that the logarithm maps to 0: its noise can be 0."""
 
@@ -87,12 +94,21 @@ class _InverseCdf(RightKernel):
         return (edges < u).sum(dim=-1).clamp(max=edges.shape[-1] - 1)
 
 
-@FAULTS.fault("B143", "PyTorch distributions", "pytorch/pytorch#100884", "draw.support")
+@FAULTS.fault(
+    "B143",
+    "PyTorch distributions",
+    "pytorch/pytorch#100884",
+    "draw.support",
+    bank=_ZERO,
+    designed=_ENDS,
+)
 class _HalfEmpty(_InverseCdf):
     """A uniform of exactly 0 crosses at the first id, although the first half has no mass."""
 
 
-@FAULTS.fault("B155", "PyTorch", "pytorch/pytorch#48841", "draw.support")
+@FAULTS.fault(
+    "B155", "PyTorch", "pytorch/pytorch#48841", "draw.support", bank=_ZERO, designed=_ENDS
+)
 class _TwoCategories(_InverseCdf):
     """A two-category row whose first weight is 0 returns it: the comparison at u = 0 is not strict."""
 

@@ -19,7 +19,7 @@ FAULTS = Shelf(Kind.TAILS)
 _BANK = "parametric bank"
 
 
-@FAULTS.fault("tail-dropped", _BANK, "", "draw.tail")
+@FAULTS.fault("tail-dropped", _BANK, "", "draw.tail", bank=("tail is missing",))
 class _Dropped(RightKernel):
     """Ids of probability below 2e-6 are never drawn."""
 
@@ -27,7 +27,7 @@ class _Dropped(RightKernel):
         return torch.where(probs < 2e-6, 0.0, probs)
 
 
-@FAULTS.fault("tail-tripled", _BANK, "", "draw.tail")
+@FAULTS.fault("tail-tripled", _BANK, "", "draw.tail", bank=("tail mass x2", "tail mass x4"))
 class _Tripled(RightKernel):
     """Ids of probability below 2e-6 are drawn three times too often."""
 
