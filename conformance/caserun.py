@@ -14,6 +14,7 @@ from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
 from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
+from refsampler.conformance.checks.twins import of_its_own
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.findings import finding_record
 from refsampler.conformance.isolation import AskedSubject, ask_check
@@ -56,6 +57,10 @@ def judge_case(
         return _asked(subject, check, case)
     semantics = subject.capabilities.semantics
     key = case.id if case_id is None else case_id
+
+    def again(one: Case, call: int) -> Draw:
+        return subject.sample(one, call, f"{key}/again")
+
     arrangements = []
     draws = 0
     for place, one in enumerate(check.arrange(case)):
@@ -68,6 +73,8 @@ def judge_case(
                 continue
             where = f"arrangement {place + 1}, " if place else ""
             found = _crash(case, error, where, lawless=lawless)
+            if not isinstance(error, SubjectEnded):
+                found = (*found, *of_its_own(case, found, again))
             return Judged(found, draws, crashed=True)
         draws += sum(len(draw.ids) for draw in drawn)
         arrangements.append(Arrangement(one, expected, drawn))
@@ -79,14 +86,11 @@ def judge_case(
     for finding in findings:
         first.setdefault((finding.clause, *finding.candidates), finding)
 
-    def alone(one: Case, call: int) -> Draw:
-        return subject.sample(one, call, f"{key}/alone")
-
     cleared = (
-        without_surroundings(subject.capabilities, arrangements[one.arrangement].case, one, alone)
+        without_surroundings(subject.capabilities, arrangements[one.arrangement].case, one, again)
         for one in first.values()
     )
-    return Judged(tuple(cleared), draws)
+    return Judged((*cleared, *of_its_own(case, findings, again)), draws)
 
 
 def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
@@ -95,7 +99,7 @@ def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
         asked = ask_check(subject, check, case)
     except SubjectError as error:
         return Judged(_crash(case, error, "", lawless=False), 0, crashed=True)
-    first = {(one.clause, *one.candidates): one for one in asked.findings[::-1]}
+    first = {(one.clause, one.candidates, one.guess): one for one in asked.findings[::-1]}
     return Judged(tuple(first.values()), asked.draws, figures=asked.figures, unasked=asked.unasked)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from refsampler.clauses import Clause, ClauseId, Level, get
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks import Finding
 from refsampler.conformance.checks.base import clause_ids
+from refsampler.conformance.checks.rows import EVERY_CASE
 from refsampler.conformance.checks.standing import Standing
 from refsampler.conformance.evidence.pool import ClausePool
 from refsampler.conformance.plan import LAW, Plan, would_see
@@ -67,6 +69,7 @@ class Tally:
 
     Attributes:
         done: cases finished.
+        made: those of them whose first clause it is.
         draws: ids drawn for them.
         seconds: spent on them.
         breaches: what cases showed, with the case.
@@ -82,6 +85,7 @@ class Tally:
     """
 
     done: dict[ClauseId, int] = field(default_factory=dict)
+    made: dict[ClauseId, int] = field(default_factory=dict)
     draws: dict[ClauseId, int] = field(default_factory=dict)
     seconds: dict[ClauseId, float] = field(default_factory=dict)
     breaches: list[tuple[Case, Finding]] = field(default_factory=list)
@@ -104,6 +108,8 @@ class Tally:
         """Book a case; the clauses are those for which it is finished."""
         self.cases += 1
         self.all_draws += draws
+        for clause in clauses[:1]:
+            self.made[clause] = self.made.get(clause, 0) + 1
         for clause in clauses:
             self.done[clause] = self.done.get(clause, 0) + 1
             self.draws[clause] = self.draws.get(clause, 0) + draws
@@ -122,46 +128,95 @@ class Tally:
     def blamed(self) -> dict[ClauseId, list[tuple[Case, Finding]]]:
         """Return clause -> the breaches that it explains, of as few clauses as explain them all.
 
-        A wrong id often has several explanations; the one that explains most is taken first, so
-        that a clause is not blamed for what another one, broken elsewhere too, explains as well.
+        A wrong id often has several explanations.  The one that explains most is taken first, and a
+        further clause only for what a case shows that was made for it, so that none is blamed for
+        what another one, broken elsewhere too, explains as well.  Breaches that say nothing beside a
+        broken clause wait for those that do; guesses count if nothing else does.
         """
-        blamed: dict[ClauseId, list[tuple[Case, Finding]]] = {}
-        broken = self._broken_by_itself
-        open_ = [
-            one for one in self.breaches if one[1].given is None and one[1].unless not in broken
-        ]
-        while open_:
-            votes: dict[ClauseId, int] = {}
-            for _, finding in open_:
-                for clause in finding.candidates or (finding.clause,):
-                    votes[clause] = votes.get(clause, 0) + 1
-            most = max(votes, key=votes.__getitem__)
-            explained = [one for one in open_ if most in (one[1].candidates or (one[1].clause,))]
-            blamed.setdefault(most, []).extend(explained)
-            open_ = [one for one in open_ if one not in explained]
+        counted = [one for one in self.breaches if one[1].given is None]
+        sure = [one for one in counted if not one[1].guess]
+        asked = frozenset(self.done) - {*EVERY_CASE}
+        blame = _Blame(asked, self.made, sure)
+        blame.cover([one for one in sure if one[1].unless is None])
+        blame.cover([one for one in sure if one[1].unless not in blame.found])
+        if not blame.found:
+            blame = _Blame(frozenset(), self.made, counted)
+            blame.cover(counted)
+        found = {
+            clause: [one for one in explained if one[1].unless not in blame.found]
+            for clause, explained in blame.found.items()
+        }
         for case, finding in self.breaches:
-            if finding.given is not None and finding.given in blamed:
-                blamed.setdefault(finding.clause, []).append((case, finding))
-        return blamed
+            if finding.given is not None and finding.given in found:
+                found.setdefault(finding.clause, []).append((case, finding))
+        return found
 
     @property
     def withheld(self) -> dict[ClauseId, ClauseId]:
-        """Return clause -> the broken clause without which its findings say nothing."""
-        broken = self._broken_by_itself
+        """Return clause -> the broken clause beside which its findings say nothing."""
+        blamed = self.blamed()
+        explained = {id(finding) for found in blamed.values() for _, finding in found}
+        first = next(iter(blamed), None)
         return {
-            one.clause: one.unless
+            one.clause: one.unless if one.unless in blamed else first
             for _, one in self.breaches
-            if one.unless is not None and one.unless in broken
+            if first is not None and one.given is None and id(one) not in explained
         }
 
-    @property
-    def _broken_by_itself(self) -> frozenset[ClauseId]:
-        """Return the clauses of which a finding speaks that no other clause explains."""
-        return frozenset(
-            one.clause
-            for _, one in self.breaches
-            if one.given is None and one.unless is None and {*one.candidates} <= {one.clause}
-        )
+
+@dataclass(slots=True)
+class _Blame:
+    """Clauses that are blamed for breaches, few by few.
+
+    Attributes:
+        asked: clauses that cases were made for.
+        made: how many, of those whose first clause it is.
+        open: breaches that nothing explains yet.
+        found: clause -> what it explains.
+
+    """
+
+    asked: frozenset[ClauseId]
+    made: Mapping[ClauseId, int]
+    open: list[tuple[Case, Finding]]
+    found: dict[ClauseId, list[tuple[Case, Finding]]] = field(default_factory=dict)
+
+    def cover(self, breaches: list[tuple[Case, Finding]]) -> None:
+        """Blame clauses until none of these breaches is left that one is known to explain.
+
+        Of clauses that explain as much, the one that a larger share of the cases shows which were
+        made for it first of all.
+        """
+        wanted = {id(finding) for _, finding in breaches}
+        while True:
+            # what an earlier one explains is laid to no other, nor shows another
+            shown = {
+                name for case, one in self.open for name in _named(one) if name in case.clauses
+            }
+            votes = Counter(
+                name
+                for _, finding in self.open
+                for name in _named(finding)
+                if id(finding) in wanted
+                and (not finding.candidates or name in shown or name not in self.asked)
+            )
+            if not votes:
+                return
+            most = max(votes, key=lambda name: (votes[name], self._share(name)))
+            self.found[most] = [one for one in self.open if most in _named(one[1])]
+            self.open = [one for one in self.open if most not in _named(one[1])]
+
+    def _share(self, name: ClauseId) -> float:
+        shown = {
+            id(case)
+            for case, one in self.open
+            if name in _named(one) and case.clauses[:1] == (name,)
+        }
+        return len(shown) / max(self.made.get(name, 0), 1)
+
+
+def _named(finding: Finding) -> tuple[ClauseId, ...]:
+    return finding.candidates or (finding.clause,)
 
 
 def decide(plan: Plan, tally: Tally, pools: Mapping[ClauseId, ClausePool]) -> Iterator[Decision]:

@@ -21,6 +21,7 @@ def finding_record(one: Finding) -> FindingRecord:
         one.candidates,
         one.given,
         one.unless,
+        one.guess,
     )
 
 
@@ -36,4 +37,5 @@ def finding_of(one: FindingRecord) -> Finding:
         tuple(ClauseId(name) for name in one.candidates),
         None if one.given is None else ClauseId(one.given),
         unless=None if one.unless is None else ClauseId(one.unless),
+        guess=one.guess,
     )

@@ -151,7 +151,7 @@ def _counted(
         return counts, ()
     owned = owned_clauses(subject.capabilities)
     clauses = attribute(case, 0, seen_ids, subject.capabilities.semantics, owned).clauses
-    clauses = tuple(one for one in clauses if one != LAW) or (ClauseId("draw.support"),)
+    clauses = clauses or (ClauseId("draw.support"),)
     expected = f"one of {int(law.allowed.sum())} kept ids"
     seen = f"id {wrong[0]} in {counts[wrong[0]]} of {len(ids)} draws"
     return counts, (Finding(clauses[0], expected, seen, call=call, candidates=clauses),)

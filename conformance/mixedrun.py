@@ -24,7 +24,6 @@ from refsampler.conformance.evidence.arrays import IntArray
 from refsampler.conformance.evidence.pool import ClausePool
 from refsampler.conformance.finished import checkpoint
 from refsampler.conformance.isolation import AskedSubject
-from refsampler.conformance.plan import LAW
 from refsampler.conformance.records import MixedRecord, ReportWriter
 from refsampler.conformance.subject import Draw, SubjectError
 
@@ -136,7 +135,7 @@ def _impossible(
     # by itself: whatever another row could have lent it is named by batch.isolation
     lone = lone_row(one.case, row)
     explained = attribute(lone, 0, seen, semantics, owned_clauses(subject.capabilities))
-    clauses = tuple(name for name in explained.clauses if name not in (LAW, _ISOLATION))
+    clauses = tuple(name for name in explained.clauses if name != _ISOLATION)
     candidates = (*clauses, _ISOLATION)
     expected = f"one of {int(one.hull[row].sum())} kept ids"
     words = f"id {ids[row]}, and in {len(wrong)} of {len(ids)} rows such ids"

@@ -72,6 +72,7 @@ class FindingRecord(msgspec.Struct, frozen=True):
     candidates: tuple[str, ...] = ()
     given: str | None = None
     unless: str | None = None
+    guess: bool = False
 
 
 class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw_only=True):

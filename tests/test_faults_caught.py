@@ -33,6 +33,20 @@ _MADE_FOR = (
     ("B006", "large-batches"),
     ("B073", "large-batches"),
     ("B085", "large-batches"),
+    ("B011", "session-moves"),
+    ("B122", "session-moves"),
+    ("B191", "session-moves"),
+    ("B070", "seeds-in-sessions"),
+    ("B087", "seeds-differ"),
+    ("B179", "sizes-beside-alone"),
+    ("B089", "penalty-histories"),
+    ("B152", "penalty-histories"),
+    ("B190", "penalty-histories"),
+    ("B109", "filter-order"),
+    ("B050", "greedy-threshold"),
+    ("B053", "temperature-rows"),
+    ("B144", "penalties"),
+    ("B143", "noise-ends-given"),
 )
 
 

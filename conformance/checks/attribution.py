@@ -88,7 +88,12 @@ class Kept:
 
     def fits(self, law: RowExpected) -> bool:
         """Whether a right backend of that law may keep these ids; a greedy row keeps any."""
-        return law.greedy or not ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
+        wrong = ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
+        return law.greedy or not (wrong or self.miscounted(law))
+
+    def miscounted(self, law: RowExpected) -> bool:
+        """Whether of equals, of which some are kept, it kept more or fewer."""
+        return bool(law.tied.any()) and int((self.ids & law.tied).sum()) != law.count
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,10 @@ class Finding:
             the end which few clauses explain everything.
         given: counts only if this clause is found broken; None counts by itself.
         arrangement: place of the arrangement that showed it.
-        unless: does not count if this clause is found broken by a finding of its own; what never
-            came says nothing where noise is not fresh.
+        unless: does not count if this clause is found broken; what never came says nothing where
+            noise is not fresh.
+        guess: that some clause is broken is sure, that it is this one is not; it counts only if
+            nothing else is found broken.
 
     """
 
@@ -66,6 +68,7 @@ class Finding:
     given: ClauseId | None = None
     arrangement: int = 0
     unless: ClauseId | None = None
+    guess: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,11 @@ def without_surroundings(
             break
     if not alone:
         return finding
-    left = [one for one in blamed if one not in SURROUNDINGS]
-    left = left or [one for one in alone[0].candidates if one not in SURROUNDINGS]
+    left = tuple(one for one in blamed if one not in SURROUNDINGS)
+    if left:
+        return replace(finding, clause=left[0], candidates=left)
+    found = tuple(one for one in alone[0].candidates if one not in SURROUNDINGS)
     greedy = expected.row(0).greedy
-    clauses = tuple(left) or (ClauseId("greedy.argmax" if greedy else "draw.support"),)
-    return replace(finding, clause=clauses[0], candidates=clauses)
+    clauses = found or (ClauseId("greedy.argmax" if greedy else "draw.support"),)
+    guess = alone[0].guess or not found
+    return replace(finding, clause=clauses[0], candidates=clauses, guess=guess)

@@ -1,21 +1,26 @@
 """The ends of the noise: rows of dead ids, drawn until a noise value of odds 2^-24 has come.
 
 An id of probability 0 can be drawn only where the noise is exactly 0, 1 or not a number; so a right
-backend never shows one, whatever it draws, and nothing is charged.
+backend never shows one, whatever it draws, and nothing is charged.  Backends that draw from the
+generators they are handed are given the ends of 24 and 32 bits at once.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
-from refsampler.backends.protocol import Capabilities, DType
+from refsampler.backends.protocol import Capabilities, DType, Feature
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Finding, Kind
-from refsampler.conformance.designed.build import batch, request, row
+from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.designed.build import Row, batch, request, row
+from refsampler.conformance.noise import MOST_WORDS, generator_giving
 from refsampler.conformance.subject import OpenSubject
+from refsampler.metadata import SamplingMetadata
 
 __all__ = ["CHECKS"]
 
@@ -84,7 +89,70 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
     return Asked((), case.calls * rows)
 
 
+_USUAL = 0x5A5A5A5A
+_ENDS = ((0, _USUAL), (_USUAL, 0), (2**32 - 1, _USUAL), (_USUAL, 2**32 - 1))
+"""Words of 32 bits that take turns in the noise of a row.
+
+Uniforms of 24 or 32 bits are 0, or the largest below 1, at every other id; those of 53 bits, which
+take two words each, come within 2^-32 of the ends, and reach them with odds below e^-35.
+"""
+
+
+def _set(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
+    """Return seeded rows with dead ids first, last and around the live ones, by two and by many."""
+    seeded = capabilities.level < 3 and Feature.SEED in capabilities.features
+    if not seeded or capabilities.device != "cpu":
+        return ()
+    two: list[Row] = [(row({place: 0.0}), request(seed=3)) for place in (0, 1)]
+    many: list[Row] = [
+        (row({place: -0.5 * rank for rank, place in enumerate(ids)}), request(seed=3, **asked))
+        for ids in ((17,), (20, 39), (0, 20), (5, 30, 11))
+        for asked in ({}, {"top_k": 1}, {"top_p": 0.3})
+    ]
+    half: list[Row] = [*many[1:2], (row(dict.fromkeys(range(1000, 2000), 0.0)), request(seed=3))]
+    shapes = ((2, two), (40, many), (2000, half))
+    return tuple(batch(vocab, rows * len(_ENDS), _CLAUSE) for vocab, rows in shapes)
+
+
+def _ask_set(subject: OpenSubject, case: Case) -> Asked:
+    """Hand every row a generator that gives the ends of its noise, and look for dead ids."""
+    rows = len(case.requests)
+    metadata = SamplingMetadata.from_requests(case.requests, case.logits.vocab)
+    generators = {}
+    for place in range(rows):
+        words = np.resize(np.array(_ENDS[place * len(_ENDS) // rows], np.uint32), MOST_WORDS)
+        try:
+            generators[place] = generator_giving(words, place)
+        except ValueError as error:
+            return Asked(unasked=str(error))
+    laws = Expected.of(case, subject.capabilities.semantics)
+
+    def dead(given: SamplingMetadata) -> dict[int, int]:
+        """Return row -> the id that its law excludes."""
+        ids = subject.sample_prepared(case.build_logits(), given, subject.run_seed).ids
+        return {
+            place: int(token)
+            for place, token in enumerate(ids)
+            if 0 <= token < case.logits.vocab and not laws.row(place).allowed[token]
+        }
+
+    # what ordinary noise gives too is another clause's
+    usual = dead(metadata)
+    given = {
+        place: token
+        for place, token in dead(replace(metadata, generators=generators)).items()
+        if place not in usual
+    }
+    if not given:
+        return Asked((), 2 * rows)
+    place, token = next(iter(given.items()))
+    expected = f"an id of the support, as {np.flatnonzero(laws.row(place).allowed)[0]}"
+    seen = f"id {token} from noise at the ends of its range, and none from ordinary noise"
+    return Asked((Finding(_CLAUSE, expected, seen, row=place),), 2 * rows)
+
+
 CHECKS: tuple[Check, ...] = (
+    Check("noise-ends-given", (_CLAUSE,), Kind.EXACT, _set, ask=_ask_set),
     Check("noise-ends", (_CLAUSE,), Kind.EXACT, _quick, ask=_ask),
     Check("noise-ends-long", (_CLAUSE,), Kind.EXACT, _full, ask=_ask, profiles=("full",)),
 )

@@ -16,6 +16,8 @@ from refsampler.law import target_law, trace_law
 from refsampler.request import Request
 from refsampler.semantics import Semantics
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 __all__ = ["Expected", "RowExpected", "expect_rows"]
 
 
@@ -30,6 +32,8 @@ class RowExpected:
         core: ids that every right backend keeps.
         least: [vocab] log-probability that an id has at least, whatever else is kept.
         most: [vocab] log-probability that it has at most.
+        tied: equals of which a known number is kept, nobody knows which.
+        count: that number.
 
     """
 
@@ -39,6 +43,8 @@ class RowExpected:
     core: Bool[np.ndarray, " vocab"]
     least: Float64[np.ndarray, " vocab"]
     most: Float64[np.ndarray, " vocab"]
+    tied: Bool[np.ndarray, " vocab"]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,9 @@ def _laws(
     law = target_law(logits, [request for _, request in rows], semantics, thinking=case.thinking)
     found = []
     for place, (_, request) in enumerate(rows):
-        greedy, valid = bool(law.greedy[place]), bool(law.valid[place])
+        greedy = bool(law.greedy[place])
+        # beyond the largest float32 there is no number left to compare
+        valid = bool(law.valid[place]) and float(law.magnitude[place]) <= _LARGEST
         core = (law.core & ~law.lumped)[place].numpy()
         allowed = law.admissible[place].numpy()
         least = most = law.logprobs[place].numpy()
@@ -111,7 +119,8 @@ def _laws(
         if law.lumped[place].any():
             # a tied id is kept by some right backends only
             most = np.where(law.lumped[place].numpy(), 0.0, most)
-        found.append(RowExpected(greedy, valid, allowed, core, least, most))
+        tied, count = law.lumped[place].numpy(), int(law.lump_count[place])
+        found.append(RowExpected(greedy, valid, allowed, core, least, most, tied, count))
     return tuple(found)
 
 

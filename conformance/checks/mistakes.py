@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from refsampler.backends.protocol import DType
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import RowRecipe
+from refsampler.law import target_law
 from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
 from refsampler.semantics import Scope, Semantics, Step
@@ -31,6 +33,8 @@ class World:
 
 _RAISED = 1e-2
 """To which some raise every lower temperature (vLLM's `SamplingParams` does)."""
+_LOWERED = (2.0**-6, 2.0**-3)
+"""To which some lower every higher temperature; any other one in between gives much the same ids."""
 _BARELY_RANDOM = 1e-4
 """Temperatures so low that a wrong threshold takes the row for greedy."""
 
@@ -43,6 +47,9 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         yield ClauseId("greedy.threshold"), changed(world, temperature=0.0)
     if 0 < world.request.params.temperature < _RAISED:
         yield ClauseId("greedy.threshold"), changed(world, temperature=_RAISED)
+    for lowered in _LOWERED:
+        if world.request.params.temperature > lowered:
+            yield ClauseId("greedy.threshold"), changed(world, temperature=lowered)
     greedy = world.request.params.greedy
     for clause, name, neutral in NEUTRAL:
         # a greedy row that is drawn has a clause of its own
@@ -58,6 +65,9 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
     yield from _neighbours(case, world)
     yield from _displaced(case, world)
     yield from _rounded(case, world)
+    yield from _divided(case, world)
+    yield from _placed(world)
+    yield from _fallen(case, world)
     for edge in (case.logits.vocab - 1, 0):
         yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
 
@@ -87,6 +97,58 @@ def _rounded(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         return
     narrow = torch.tensor(world.recipe.values, dtype=torch.bfloat16).double().tolist()
     yield ClauseId("input.dtypes"), replace(world, recipe=replace(world.recipe, values=(*narrow,)))
+
+
+def _divided(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a half-precision row that was divided by its temperature in its own dtype.
+
+    Where the quotient overflows there is no law left, and any id may come.
+    """
+    heat = world.request.params.temperature
+    if case.dtype not in (DType.FLOAT16, DType.BFLOAT16) or heat in (0.0, 1.0):
+        return
+    logits = torch.from_numpy(world.recipe.build(case.logits.vocab)).to(case.dtype.torch)
+    quotient = (logits.double() / heat).to(case.dtype.torch).double()
+    beyond = bool((quotient.isinf() & ~logits.isinf()).any())
+    values = () if beyond else tuple(quotient.tolist())
+    recipe = RowRecipe(base=-np.inf, ids=tuple(range(len(values))), values=values)
+    yield ClauseId("temperature.scale"), replace(changed(world, temperature=1.0), recipe=recipe)
+
+
+def _fallen(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a row whose mass beyond top-p goes to the least likely of the candidates.
+
+    A uniform that is not scaled by the kept mass runs off the end of the list.
+    """
+    params = world.request.params
+    if params.top_p >= 1 or params.greedy or params.min_p > 0:
+        return
+    logits = torch.from_numpy(world.recipe.build(case.logits.vocab)).to(case.dtype.torch)[None]
+    whole = changed(world, top_p=1.0)
+    laws = [
+        target_law(logits, [one.request], world.semantics, thinking=case.thinking)
+        for one in (whole, world)
+    ]
+    if not all(bool(law.valid[0]) for law in laws):
+        return
+    probs = laws[0].logprobs[0].exp().double().numpy()
+    kept = laws[1].hull[0].numpy()
+    if kept.sum() >= (probs > 0).sum():
+        return
+    fallen = np.where(kept, probs, 0.0)
+    fallen[np.where(probs > 0, probs, np.inf).argmin()] += 1 - fallen.sum()
+    with np.errstate(divide="ignore"):
+        values = tuple(np.log(fallen).tolist())
+    recipe = RowRecipe(base=-np.inf, ids=tuple(range(len(values))), values=values)
+    yield ClauseId("draw.law"), World(recipe, Request(SamplingParams()), world.semantics)
+
+
+def _placed(world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a greedy row that gives its place among sorted candidates, which is the first."""
+    if world.request.params.greedy:
+        first = RowRecipe(base=-np.inf, ids=(0,), values=(0.0,))
+        bare = Request(SamplingParams(temperature=0.0))
+        yield ClauseId("output.range"), World(first, bare, world.semantics)
 
 
 def _displaced(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
@@ -226,6 +288,19 @@ def _moved(first: Step, second: Step) -> _Mistake:
     return mistake
 
 
+def _first(step: Step) -> _Mistake:
+    """A step acts before everything else."""
+
+    def mistake(world: World) -> World | None:
+        order = world.semantics.order
+        if step not in order:
+            return None
+        rest = (step, *(one for one in order if one is not step))
+        return replace(world, semantics=replace(world.semantics, order=rest))
+
+    return mistake
+
+
 def _temperature_last(world: World) -> World | None:
     order = world.semantics.order
     if Step.TEMPERATURE not in order or world.request.params.temperature in {0.0, 1.0}:
@@ -253,6 +328,26 @@ def _temperature(change: Callable[[float], float]) -> _Mistake:
 def _repetition_twice(world: World) -> World | None:
     r = world.request.params.repetition_penalty
     return changed(world, repetition_penalty=r * r) if r != 1 else None
+
+
+def _repetition_by_count(world: World) -> World | None:
+    """The repetition penalty acts once for each occurrence of an id: first on the logits, then once."""
+    r = world.request.params.repetition_penalty
+    seen = Counter((*world.request.prompt, *world.request.output))
+    if r == 1 or max(seen.values(), default=0) < 2:
+        return None
+    named = dict(zip(world.recipe.ids, world.recipe.values, strict=True))
+    for token in named.keys() & seen.keys():
+        # beyond this it is 0 or infinite in float32 anyway
+        more = float(r) ** min(seen[token] - 1, 100)
+        named[token] = named[token] / more if named[token] > 0 else named[token] * more
+    recipe = replace(world.recipe, ids=tuple(named), values=tuple(named.values()))
+    return replace(world, recipe=recipe)
+
+
+def _counted_twice(request: Request) -> Request:
+    """The frequency penalty acts a second time, which is as if every id had come twice as often."""
+    return replace(request, output=2 * request.output)
 
 
 def _repetition_inverted(world: World) -> World | None:
@@ -367,7 +462,10 @@ _MISTAKES: tuple[tuple[str, _Mistake], ...] = (
     ("min-p.keep", _declared(min_p_space="logit")),
     ("temperature.scale", _temperature(lambda t: t * t)),
     ("temperature.scale", _temperature(lambda t: 1 / t)),
-    ("penalty.repetition", _repetition_twice),
+    ("order.pipeline", _repetition_twice),
+    ("order.pipeline", _penalties_see(_counted_twice)),
+    ("order.pipeline", _first(Step.MIN_P)),
+    ("penalty.repetition", _repetition_by_count),
     ("penalty.repetition", _repetition_inverted),
     ("penalty.repetition", _declared(repetition_scope=Scope.OUTPUT)),
     ("penalty.frequency", _history(_once)),

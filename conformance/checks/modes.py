@@ -34,6 +34,7 @@ from refsampler.sampler import SamplerOutput
 __all__ = ["CHECKS", "offers_modes"]
 
 _FINITE, _RAW, _NEUTRAL = (ClauseId(f"logprobs.{name}") for name in ("finite", "raw", "neutral"))
+_SHOWN = clause_ids("logprobs.raw", "logprobs.rank")
 _Sample = Callable[[Tensor, SamplingMetadata], SamplerOutput]
 
 
@@ -67,12 +68,14 @@ def _ask_modes(subject: OpenSubject, case: Case) -> Asked:
         silent = _sample(subject, _silent(case), mode if offers_modes(subject) else None)
         findings += [_of_mode(one, mode) for one in _judge(case, answer, shown, mode)]
         findings += [_of_mode(one, mode) for one in _judge_silent(case, answer, silent)]
-    first = {one.clause: one for one in findings[::-1]}
+    first = {(one.clause, one.guess): one for one in findings[::-1]}
     return Asked(tuple(first.values()), 2 * len(modes) * len(case.requests))
 
 
 def _of_mode(found: Finding, mode: str) -> Finding:
-    return replace(found, seen=f"{found.seen} in mode {mode}")
+    """Say in which mode; what is processed wrongly is shown wrongly by an obedient one too."""
+    guess = mode.startswith("processed") and found.clause in _SHOWN
+    return replace(found, seen=f"{found.seen} in mode {mode}", guess=guess)
 
 
 def _sample(subject: OpenSubject, case: Case, mode: str | None) -> SamplerAnswer:

@@ -23,6 +23,7 @@ from refsampler.request import Request
 __all__ = ["CHECKS"]
 
 _CLAUSE = ClauseId("refuse.unsupported")
+_ORDER = ClauseId("order.pipeline")
 _V = 4096
 _LOW = -2000.0
 
@@ -142,7 +143,8 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
             return Asked((), draws)
     names = " with ".join([*("/".join(one.params) for one in asked), *kind])
     expected = f"{names} honoured, or an error that names one of them"
-    return Asked((Finding(_CLAUSE, expected, wrong),), draws)
+    # a step in a wrong place loses another one's work
+    return Asked((Finding(_CLAUSE, expected, wrong, unless=_ORDER),), draws)
 
 
 def _in(case: Case, asked: _Ask) -> bool:

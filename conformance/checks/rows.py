@@ -137,6 +137,9 @@ def _difference(kept: Kept, law: RowExpected) -> tuple[str, str]:
     extra = np.flatnonzero(kept.ids & ~law.allowed)
     if len(extra):
         return f"id {extra[0]} not kept: {_ids(law.allowed)}", f"id {extra[0]} kept, {count} in all"
+    if kept.miscounted(law):
+        tied = int((kept.ids & law.tied).sum())
+        return f"{law.count} of {int(law.tied.sum())} equal ids kept", f"{tied} of them kept"
     lost = np.flatnonzero(law.core & ~kept.ids)
     return f"id {lost[0]} kept: {_ids(law.core)}", f"id {lost[0]} not kept, {count} in all"
 
@@ -152,7 +155,7 @@ def _blame(
     """Name the clause that was broken, and the parameter that had no effect, if that is so."""
     words = _Words.of(seen, law)
     explained = _explain(trial, arrangement, row, seen)
-    clauses = explained.clauses
+    clauses, guess = explained.clauses, False
     if not all(one.valid for one in arrangement.expected.distinct):
         lawless = clause_ids("mask.empty", "nonfinite.contained")
         clauses = (*(one for one in lawless if one in arrangement.case.clauses), *clauses)
@@ -160,8 +163,8 @@ def _blame(
         if _only_padding(arrangement.case, row, seen, law):
             clauses = clause_ids("output.vocab-padding")
         else:
-            guess = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
-            clauses = (guess,)
+            clauses = _unexplained(trial, law, impossible=words.impossible, rearranged=rearranged)
+            guess = True
     yield Finding(
         clauses[0],
         words.expected,
@@ -170,6 +173,7 @@ def _blame(
         row,
         candidates=clauses,
         unless=ClauseId("seed.effect") if words.absent else None,
+        guess=guess,
     )
     effect = ClauseId("effect.parameters")
     if explained.ignored is not None and effect in arrangement.case.clauses:
@@ -185,13 +189,15 @@ def _explain(trial: Trial, arrangement: Arrangement, row: int, evidence: Evidenc
     return attribute(arrangement.case, row, evidence, capabilities.semantics, owned)
 
 
-def _unexplained(trial: Trial, law: RowExpected, *, impossible: bool, rearranged: bool) -> ClauseId:
-    """Name the clause of a wrong id that no single step explains."""
+def _unexplained(
+    trial: Trial, law: RowExpected, *, impossible: bool, rearranged: bool
+) -> tuple[ClauseId, ...]:
+    """Name the clauses of a wrong id that no single step explains."""
     owned = owned_clauses(trial.capabilities)
     own = [clause for clause in trial.case.clauses if clause in owned]
     if own and (rearranged or not impossible or own[0].partition(".")[0] in _CONTEXTS):
-        return own[0]
-    return ClauseId("greedy.argmax" if law.greedy else "draw.support")
+        return (own[0],)
+    return (ClauseId("greedy.argmax" if law.greedy else "draw.support"),)
 
 
 def _only_padding(case: Case, row: int, seen: Seen, law: RowExpected) -> bool:

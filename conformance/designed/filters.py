@@ -77,8 +77,9 @@ def top_p_cases() -> tuple[Case, ...]:
         ),
     ]
     ties = [
-        copies(4, flat(), request(top_p=0.5), "top-p.ties"),
-        copies(16, flat(), request(top_p=0.25), "top-p.ties"),
+        # whose masses are exact, so that a kernel that shows what it kept shows where it stops
+        copies(4, flat(), request(top_p=0.5), "top-p.ties", "top-p.keep"),
+        copies(16, flat(), request(top_p=0.25), "top-p.ties", "top-p.keep"),
         copies(12, _scattered(0.5, 0.125, 0.125, 0.125, 0.125), request(top_p=0.7), "top-p.ties"),
     ]
     return (*kept, *off, *ties)
@@ -133,6 +134,8 @@ def temperature_cases(dtypes: frozenset[DType]) -> tuple[Case, ...]:
         copies(12, near, request(temperature=0.0125), *scale),
         copies(12, row({6: 1.0, 2: 0.0}, base=-4.0), cold, *scale),
         copies(12, lowest, request(temperature=1e-5), *scale),
+        # a constant added to a row changes nothing, whatever an exponential makes of it
+        *(copies(5, RowRecipe(base=c), request(), *scale[:1], count=256) for c in (1e3, -1e3)),
         *halves,
     )
 
@@ -146,13 +149,19 @@ def order_cases() -> tuple[Case, ...]:
         # after k = 3 the masses are .444, .333, .222: p = .7 ends with the second
         copies(12, _scattered(0.4, 0.3, 0.2, 0.1), request(top_k=3, top_p=0.7), order),
         copies(12, _scattered(0.45, 0.3, 0.15, 0.1), request(top_k=2, top_p=0.7), order),
-        # temperature comes first: at T = 2 the masses are .396 .343 .261, of which k = 2 leaves two
+        # temperature comes first: at T = 2 the masses are .396 .343 .261, of which k = 2 leaves
+        # .536 .464, hence p = .55 both; at T = 1 it would be .571 .429, hence one
         copies(
             12,
             _scattered(0.48, 0.36, 0.16),
-            request(temperature=2.0, top_k=2, top_p=0.5),
+            request(temperature=2.0, top_k=2, top_p=0.55),
             order,
         ),
+        # at T = 1/2 the masses are .610 .343 .048, of which p = .6 leaves one, p = .9 two
+        copies(12, _scattered(0.48, 0.36, 0.16), request(temperature=0.5, top_p=0.6), order),
+        copies(12, _scattered(0.48, 0.36, 0.16), request(temperature=0.5, top_p=0.9), order),
+        # and min-p before top-p: of .6 .3 .1 it leaves .667 .333, whose first is beyond p = .62
+        copies(12, _scattered(0.6, 0.3, 0.1), request(min_p=0.4, top_p=0.62), order),
     )
 
 

@@ -71,7 +71,14 @@ def threshold_cases() -> tuple[Case, ...]:
         [(row({2: 0.0205, 5: 0.0}, base=-9.0), request(temperature=5e-4))] * 64,
         "greedy.threshold",
     )
-    return (drawn, taken, exact, raised)
+    # and above: 0.8 apart at T = 0.7 leaves 0.24, at T = 2 0.40, at T = 0.02 it would be 40 nats;
+    # with a k, so that no filter is off
+    kept = row({2: 0.8, 5: 0.0}, base=-99.0)
+    hot = [
+        batch(8, [(kept, request(temperature=t, top_k=2))] * 256, "greedy.threshold")
+        for t in (0.7, 2.0)
+    ]
+    return (drawn, taken, exact, raised, *hot)
 
 
 def mixed_cases() -> tuple[Case, ...]:
@@ -81,4 +88,5 @@ def mixed_cases() -> tuple[Case, ...]:
     greedy = [(peak(token, lead=1.0, seed=9), _GREEDY) for token in (0, 5, 7)]
     order = [greedy[0], random, hot, greedy[1], random, greedy[2]]
     alone = [batch(8, [one], "greedy.mixed", "greedy.argmax") for one in greedy]
-    return (batch(8, order, "greedy.mixed"), batch(8, order[::-1], "greedy.mixed"), *alone)
+    both = ("greedy.mixed", "greedy.argmax")
+    return (batch(8, order, *both), batch(8, order[::-1], *both), *alone)

@@ -119,6 +119,20 @@ def penalty_cases() -> tuple[Case, ...]:
         # positive ones are divided: 200 -> 100, below 150
         _both({0: 150.0, 11: 200.0}, request(prompt=(11,), **twice), repetition, effect),
         _both({0: 150.0, 11: 200.0}, request(output=(11,), **twice), repetition, effect),
+        # each step acts once: 800 -> 400, above 300; a second time it would be 200
+        _both(
+            {0: 300.0, 11: 800.0},
+            request(prompt=(11,), **twice),
+            "order.pipeline",
+            repetition,
+        ),
+        # 300 - 2 * 50 = 200, above 150; a second time it would be 100
+        _both(
+            {0: 150.0, 11: 300.0},
+            request(output=many[:50], frequency_penalty=2.0),
+            "order.pipeline",
+            frequency,
+        ),
         # once per distinct id: 400 -> 200, above 150
         _both({0: 150.0, 11: 400.0}, request(prompt=(11, 11), output=(11,), **twice), repetition),
         # below 1 it rewards: 100 -> 200

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from refsampler.backends.protocol import Rows
+from refsampler.backends.protocol import Feature, Rows
 from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel, RightSampler
 from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.draw import Drawn
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
 from refsampler.sampler import SamplerOutput
@@ -188,7 +189,26 @@ class _LargestPrefixBelow(_Prefix):
 
 @FAULTS.fault("B127", "Hugging Face transformers", "huggingface/transformers#18976", "top-p.keep")
 class _EqualityGoesOn(_Prefix):
-    """Where the mass equals p exactly one id too many stays."""
+    """Where the mass equals p exactly one id too many stays.
+
+    The filtered logits are shown, as those of a logits warper are: of equal ids alone is the mass
+    exact in float32, and no draw tells how many of those were kept.
+    """
+
+    capabilities = replace(
+        RightKernel.capabilities,
+        features=RightKernel.capabilities.features | {Feature.PROCESSED},
+    )
+
+    def draw(  # type: ignore[override]  # a kernel may return either
+        self, logits: Float[Tensor, "B V"], rows: Rows
+    ) -> Drawn:
+        self._kept = logits.float()
+        return Drawn(super().draw(logits, rows), self._kept)
+
+    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
+        self._kept = x
+        return super().drawn(x, rows)
 
     def prefix(
         self, probs: Float[Tensor, "B V"], top_p: Float[Tensor, "B 1"]
