@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from refsampler.clauses import Clause, ClauseId, Level, get
+from refsampler.conformance.blame import Blame
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks import Finding
 from refsampler.conformance.checks.base import clause_ids
@@ -136,11 +136,11 @@ class Tally:
         counted = [one for one in self.breaches if one[1].given is None]
         sure = [one for one in counted if not one[1].guess]
         asked = frozenset(self.done) - {*EVERY_CASE}
-        blame = _Blame(asked, self.made, sure)
+        blame = Blame(asked, self.made, sure)
         blame.cover([one for one in sure if one[1].unless is None])
         blame.cover([one for one in sure if one[1].unless not in blame.found])
         if not blame.found:
-            blame = _Blame(frozenset(), self.made, counted)
+            blame = Blame(frozenset(), self.made, counted)
             blame.cover(counted)
         found = {
             clause: [one for one in explained if one[1].unless not in blame.found]
@@ -162,61 +162,6 @@ class Tally:
             for _, one in self.breaches
             if first is not None and one.given is None and id(one) not in explained
         }
-
-
-@dataclass(slots=True)
-class _Blame:
-    """Clauses that are blamed for breaches, few by few.
-
-    Attributes:
-        asked: clauses that cases were made for.
-        made: how many, of those whose first clause it is.
-        open: breaches that nothing explains yet.
-        found: clause -> what it explains.
-
-    """
-
-    asked: frozenset[ClauseId]
-    made: Mapping[ClauseId, int]
-    open: list[tuple[Case, Finding]]
-    found: dict[ClauseId, list[tuple[Case, Finding]]] = field(default_factory=dict)
-
-    def cover(self, breaches: list[tuple[Case, Finding]]) -> None:
-        """Blame clauses until none of these breaches is left that one is known to explain.
-
-        Of clauses that explain as much, the one that a larger share of the cases shows which were
-        made for it first of all.
-        """
-        wanted = {id(finding) for _, finding in breaches}
-        while True:
-            # what an earlier one explains is laid to no other, nor shows another
-            shown = {
-                name for case, one in self.open for name in _named(one) if name in case.clauses
-            }
-            votes = Counter(
-                name
-                for _, finding in self.open
-                for name in _named(finding)
-                if id(finding) in wanted
-                and (not finding.candidates or name in shown or name not in self.asked)
-            )
-            if not votes:
-                return
-            most = max(votes, key=lambda name: (votes[name], self._share(name)))
-            self.found[most] = [one for one in self.open if most in _named(one[1])]
-            self.open = [one for one in self.open if most not in _named(one[1])]
-
-    def _share(self, name: ClauseId) -> float:
-        shown = {
-            id(case)
-            for case, one in self.open
-            if name in _named(one) and case.clauses[:1] == (name,)
-        }
-        return len(shown) / max(self.made.get(name, 0), 1)
-
-
-def _named(finding: Finding) -> tuple[ClauseId, ...]:
-    return finding.candidates or (finding.clause,)
 
 
 def decide(plan: Plan, tally: Tally, pools: Mapping[ClauseId, ClausePool]) -> Iterator[Decision]:

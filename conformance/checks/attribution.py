@@ -17,7 +17,8 @@ from jaxtyping import Bool, Int64
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.expected import RowExpected, expect_rows
-from refsampler.conformance.checks.mistakes import NEUTRAL, World, changed, mistakes
+from refsampler.conformance.checks.mistakes import mistakes
+from refsampler.conformance.checks.worlds import NEUTRAL, World, changed
 from refsampler.semantics import Semantics
 
 __all__ = ["CERTAIN", "Attribution", "Evidence", "Kept", "Seen", "attribute"]
