@@ -12,6 +12,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case
+from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.designed.laws import MADE_FOR, law_cases
 from refsampler.conformance.evidence.alternatives import BANK
@@ -82,7 +83,7 @@ class Planner:
             if one.check.name not in fault.designed
         )
         pairs = (
-            replace(one, without=fault.bank)
+            replace(one, without=fault.bank) if isinstance(one, PlannedPairs) else one
             for one in whole.sequential.pairs
             if one.check.name not in fault.designed
         )

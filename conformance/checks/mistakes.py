@@ -110,7 +110,7 @@ def _fallen(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
     A uniform that is not scaled by the kept mass runs off the end of the list.
     """
     params = world.request.params
-    if params.top_p >= 1 or params.greedy or params.min_p > 0:
+    if params.top_p >= 1 or params.greedy:
         return
     logits = torch.from_numpy(world.recipe.build(case.logits.vocab)).to(case.dtype.torch)[None]
     whole = changed(world, top_p=1.0)

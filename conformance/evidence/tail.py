@@ -124,7 +124,8 @@ class TailProcess:
         self.outside = 0
         hit, miss = log_bets(case.mass, band)
         silent = [any(fnmatchcase(one.name, glob) for glob in case.without) for one in TAIL_BETS]
-        self._hit, self._miss = np.where(silent, 0.0, hit), np.where(silent, 0.0, miss)
+        self._hit: FloatArray = np.where(silent, 0.0, hit)
+        self._miss: FloatArray = np.where(silent, 0.0, miss)
 
     def update(self, counts: IntArray) -> None:
         """Take one batch of new draws, as counts [vocab]."""
