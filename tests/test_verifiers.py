@@ -25,8 +25,12 @@ from refsampler.conformance.evidence.pool import ClausePool, equal_weights
 from refsampler.conformance.evidence.recoveries import residual, shared_race, shared_uniform
 from refsampler.conformance.faults.registry import fault
 from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.conformance.plan import make_plan
+from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import SPLIT
 from refsampler.conformance.subject import OpenSubject
+from refsampler.conformance.verdict import Status
 from refsampler.conformance.verifying import step_of, verify
 from refsampler.law import target_law
 from refsampler.metadata import SamplingMetadata
@@ -389,6 +393,26 @@ def test_a_right_engine_is_not_rejected():
     assert process.evidence().log_e < SPLIT.log_threshold(one.clause)
     ((_, words),) = answer.figures
     assert words.endswith("exact 0.4000)")
+
+
+@pytest.mark.statistical
+def test_the_emitted_law_is_not_blamed_for_drafts_that_were_told_wrongly():
+    """B052's drafts are the argmax of a soft law: what is emitted is off only because of that."""
+    make = fault("B052").make
+    assert make is not None
+    subject = make()
+    plan = make_plan(subject.capabilities, glob="spec.*law", run_seed=6)
+    pairs = [one for one in plan.sequential.pairs if one.check.name in ("own-drafts", "draft-laws")]
+    kept = replace(plan.sequential, pairs=tuple(pairs), counts={one.clause: 1 for one in pairs})
+    outcome = run(
+        OpenSubject(subject, 6),
+        replace(plan, cases=(), sequential=kept, planned=kept.counts),
+        ReportWriter(None),
+    )
+    found = {str(one.verdict.clause): one for one in outcome.decisions}
+    assert found["spec.draft-law"].verdict.status is Status.FAIL
+    assert found["spec.law"].verdict.status is Status.INCONCLUSIVE
+    assert found["spec.law"].reason == "consequence of spec.draft-law"
 
 
 class GreedyDrafts(RightVerifier):
