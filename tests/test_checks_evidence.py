@@ -205,7 +205,7 @@ def test_the_costs_cover_everything_that_is_planned(plan):
 def test_the_plan_names_splits_powers_and_what_it_leaves_out(plan):
     text = "\n".join(plan_lines(plan, 0.0))
     assert "draw.law draw.tail independence.rows independence.calls independence.streams" in text
-    assert "tail of grade 1e-06 off by x0.25 and less" in text
+    assert "tail of grade 1e-06 off by x0.1 and less" in text
     assert "independence.rows would see with probability 1 - 1e-6" in text
     left = text.partition("not in the quick profile: ")[2]
     assert "draw.tail grade 1e-07" in left

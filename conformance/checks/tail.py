@@ -45,7 +45,7 @@ RESOLUTION = ClauseId("draw.resolution")
 _FACTORS = (0.5, 0.25, 0.1, 0.02)
 """Wrong masses that a grade should show, the most ambitious first; the inverse is asked for too."""
 
-_MOST_LOGITS = {"quick": 2e8, "full": 6e9}
+_MOST_LOGITS = {"quick": 1.2e8, "full": 6e9}
 """What one grade may cost, draws times vocabulary: a plain kernel takes 20 to 40 ns for each.  In
 the full profile the finest grade that can be had takes nearly all of it."""
 
