@@ -68,8 +68,8 @@ def test_a_run_is_reproducible(simulator):
 
 def test_summary_counts():
     told: list[int] = []
-    found = calibrate(2, 10, told.append)
-    assert sum(told) == 2 * 2 + 10
+    found = calibrate(2, 14, told.append)
+    assert sum(told) == 2 * 2 + 14
     assert found.holds
     assert found.runs == 4
     assert len(found.levels) == len(RUN_CLAUSES) * 2 * 3
@@ -84,7 +84,7 @@ def test_summary_counts_what_was_reported(monkeypatch):
         return RunResult({one.clause: 3.0 * number for one in RUN_CLAUSES}, frozenset(failed))
 
     monkeypatch.setattr(Simulator, "run", run)
-    found = calibrate(3, 30)
+    found = calibrate(3, 42)
     assert [(one.runs, one.found, one.others) for one in found.broken] == [
         (6, 4, 2 if one == "draw.law" else 0) for one in BREAKS
     ]
@@ -209,7 +209,7 @@ def call(*arguments):
 
 def test_audit_writes_its_tables(tmp_path):
     result = call(
-        "audit", "--calibration", "--runs", "2", "--broken-runs", "10", "--out", str(tmp_path)
+        "audit", "--calibration", "--runs", "2", "--broken-runs", "14", "--out", str(tmp_path)
     )
     assert result.exit_code == 0
     assert "0 of 4 right runs rejected" in result.output

@@ -48,7 +48,7 @@ __all__ = ["audit"]
 @click.option(
     "--runs", type=click.IntRange(1), default=2000, show_default=True, help="Of each law."
 )
-@click.option("--broken-runs", type=click.IntRange(10), default=1000, show_default=True)
+@click.option("--broken-runs", type=click.IntRange(14), default=1008, show_default=True)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

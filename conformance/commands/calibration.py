@@ -35,7 +35,7 @@ def print_calibration(runs: int, broken_runs: int, out: Path) -> None:
 
     Args:
         runs: of each law.
-        broken_runs: of each broken clause.
+        broken_runs: with one clause broken, shared out over the clauses.
         out: folder of the tables.
 
     """

@@ -1,8 +1,8 @@
 """Whole runs of the evidence on simulated samplers: how often is an obeyed clause reported?
 
 A small run: four law cases (one of them the tail's row, rare ids lumped), a batch of rows with
-different laws, tails of three grades, and flat rows for independence, each looked at five times and
-judged with the clause weights of a real run.  The sampler is right, or as wrong as its tolerance
+different laws, tails of three grades, flat rows for independence, and speculative steps, each looked
+at five times and judged with the clause weights of a real run.  The sampler is right, or as wrong as its tolerance
 allows in the way that one bet likes best (the least favourable law), or breaks one clause.
 """
 
@@ -32,7 +32,13 @@ DELTA: Final = 1e-3
 
 Kind = Literal["exact", "least favourable"]
 Break = Literal[
-    "draw.law", "draw.tail", "independence.rows", "independence.calls", "independence.streams"
+    "draw.law",
+    "draw.tail",
+    "independence.rows",
+    "independence.calls",
+    "independence.streams",
+    "spec.law",
+    "spec.draft-law",
 ]
 
 BREAKS: Final[Mapping[Break, str]] = {
@@ -41,6 +47,8 @@ BREAKS: Final[Mapping[Break, str]] = {
     "independence.rows": "every row of the flat calls copies the row before it with rate 1/2",
     "independence.calls": "every call after the first repeats the call before it",
     "independence.streams": "the later stream takes 1 - u of the draws",
+    "spec.law": "a rejected draft is replaced by an id of the whole target law",
+    "spec.draft-law": "drafts come 25 % hotter than they are told",
 }
 
 _LOOKS: Final = (200, 800, 3000, 12000, 50000)
@@ -50,6 +58,8 @@ _SEA: Final = 4095
 _FLAT: Final = 4096
 _ROWS: Final = 128
 _CALLS: Final = 8
+_TARGET: Final = np.array([0.1, 0.45, 0.45])
+_DRAFT: Final = np.array([0.7, 0.25, 0.05])
 _FURTHEST: Final = 8
 
 
@@ -81,6 +91,11 @@ class Simulator:
         self._rows = np.stack([_zipf(48, 10 + row) for row in range(24)])
         self._tails = tuple(_tail_case(grade) for grade in _GRADES)
         self._flat = np.full(_FLAT, 1 / _FLAT)
+        self._steps = {
+            "spec.law": _law_case("two emitted ids", np.outer(_TARGET, _TARGET).ravel()),
+            "spec.draft-law": _law_case("drafts", _DRAFT),
+        }
+        self._worst_steps = {name: _least_favourable(one) for name, one in self._steps.items()}
         self._budget = Budget(RUN_CLAUSES)
 
     def run(self, number: int, kind: Kind = "exact", broken: Break | None = None) -> RunResult:
@@ -91,6 +106,7 @@ class Simulator:
             "draw.law": self._law(rng, number, kind, broken),
             "draw.tail": self._tail(rng, number, kind, broken),
             **self._independence(rng, kind, broken),
+            **self._speculative(rng, number, kind, broken),
         }
         return RunResult(
             {clause: pool.log_e_max for clause, pool in pools.items()},
@@ -209,6 +225,27 @@ class Simulator:
         late = inverse_cdf(self._flat, later.reshape(-1)).reshape(_CALLS, _ROWS)
         return list(zip(ids, late, strict=True))
 
+    # ---- spec
+
+    def _speculative(
+        self, rng: np.random.Generator, number: int, kind: Kind, broken: Break | None
+    ) -> dict[str, ClausePool]:
+        pools = {}
+        for clause, case in self._steps.items():
+            process = LawProcess(case)
+            pool = ClausePool(
+                equal_weights([case.name]), case.alternatives, self._budget.log_threshold(clause)
+            )
+            worst = self._worst_steps[clause]
+            law = case.probs if kind == "exact" else worst[number % len(worst)]
+            if broken == clause:
+                law = _recovered_from_target() if clause == "spec.law" else _hot(_DRAFT)
+            for look in _LOOKS:
+                process.update(_counts(rng, case, law, look))
+                pool.update(process.evidence())
+            pools[clause] = pool
+        return pools
+
 
 # ---- inputs
 
@@ -224,6 +261,13 @@ def _hot(law: FloatArray) -> FloatArray:
     hot = law ** (1 / 1.25)
     warmer: FloatArray = hot / hot.sum()
     return warmer
+
+
+def _recovered_from_target() -> FloatArray:
+    """Return the law of two emitted ids, of which a rejected first one is drawn from the target."""
+    accepted = np.minimum(_TARGET, _DRAFT)
+    law: FloatArray = np.outer(accepted + (1 - accepted.sum()) * _TARGET, _TARGET).ravel()
+    return law
 
 
 def _sea_law(grade: float) -> FloatArray:
