@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Final
 
 import torch
 
-__all__ = ["ELEMENTS", "ENDS", "SHARES", "bytes_wanted", "free_bytes", "memory_short"]
+__all__ = ["ELEMENTS", "ENDS", "SHARES", "as_if_free", "bytes_wanted", "free_bytes", "memory_short"]
 
 ELEMENTS = 2**31
 """Where a signed 32-bit element index ends."""
@@ -16,8 +20,24 @@ SHARES = 6
 """Float32 tensors of that size that a backend may hold at a time beside the logits."""
 
 
+_AS_IF: Final[ContextVar[int | None]] = ContextVar("_AS_IF", default=None)
+
+
+@contextmanager
+def as_if_free(free: int) -> Iterator[None]:
+    """Let so many bytes count as free: a plan is made again as it was made where they were."""
+    before = _AS_IF.set(free)
+    try:
+        yield
+    finally:
+        _AS_IF.reset(before)
+
+
 def free_bytes(device: str = "cpu") -> int:
     """Return the bytes that are free on a device; 0 where nobody says."""
+    as_if = _AS_IF.get()
+    if as_if is not None:
+        return as_if
     where = torch.device(device)
     if where.type == "cuda":
         free, _ = torch.cuda.mem_get_info(where)

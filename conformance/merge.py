@@ -112,6 +112,7 @@ def read_shards(reports: Sequence[Path], logits: Path | None = None) -> Shards:
         glob=first.clauses,
         run_seed=first.run_seed,
         time_budget=first.time_budget,
+        free_bytes=first.free_bytes,
     )
     plan = plan if logits is None else with_recorded(plan, logits)
     if plan_digest(plan) != first.plan:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import Clause, ClauseId, load
+from refsampler.conformance import memory
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.checks.law import prepare
@@ -92,6 +93,7 @@ class Plan:
         mixed: batches of which every row has another law, after the laws.
         without_mixed: why there are none, in words.
         unplanned: what the time of the laws does not allow.
+        free_bytes: of the device when the plan was made; large batches depend on it.
 
     """
 
@@ -111,6 +113,7 @@ class Plan:
     mixed: tuple[PlannedMixed, ...] = ()
     without_mixed: str = ""
     unplanned: tuple[Unplanned, ...] = ()
+    free_bytes: int = 0
 
     @property
     def draws(self) -> int:
@@ -127,6 +130,7 @@ def make_plan(
     run_seed: int,
     evidence: bool = True,
     time_budget: float | None = None,
+    free_bytes: int | None = None,
 ) -> Plan:
     """Decide what will run.
 
@@ -137,44 +141,48 @@ def make_plan(
         run_seed: feeds cases and draws.
         evidence: whether laws, tails and pairs are planned beside the exact cases.
         time_budget: of the run in seconds; the laws are sized for their share of it.
+        free_bytes: of the device, which decides about large batches; None looks.
 
     Raises:
         BudgetExceededError: the near-certain cases would cost more than 1e-10.
 
     """
-    chosen = [clause for clause in load().clauses if _matches(clause, glob)]
-    standings = tuple((clause, standing(clause, capabilities)) for clause in chosen)
-    owned = frozenset(clause.id for clause, stands in standings if stands.status is None)
-    cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
-    ledger = Ledger(NEAR_CERTAIN)
-    for one in cases:
-        ledger.charge(one.check.name, one.charge)
-    ledger.seal()
-    judged = owned if evidence else frozenset[ClauseId]()
-    log_threshold = SPLIT.log_threshold(LAW)
-    laws, sizes = _planned_laws(capabilities, profile, judged, time_budget)
-    sequential = plan_sequential(capabilities, profile, judged)
-    mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
-    count = len(laws) + len(mixed)
-    powers = sizes.powers + tuple(mixed_power(one, log_threshold, count) for one in mixed)
-    return Plan(
-        capabilities,
-        profile,
-        glob,
-        run_seed,
-        standings,
-        cases,
-        laws,
-        log_threshold,
-        ledger.spent,
-        powers,
-        {**_counted(cases, laws, mixed), **sequential.counts},
-        frozenset(clause for check in all_checks() for clause in check.clauses) | {*EVERY_CASE},
-        sequential,
-        mixed,
-        without,
-        sizes.unplanned,
-    )
+    free = memory.free_bytes(capabilities.device) if free_bytes is None else free_bytes
+    with memory.as_if_free(free):
+        chosen = [clause for clause in load().clauses if _matches(clause, glob)]
+        standings = tuple((clause, standing(clause, capabilities)) for clause in chosen)
+        owned = frozenset(clause.id for clause, stands in standings if stands.status is None)
+        cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
+        ledger = Ledger(NEAR_CERTAIN)
+        for one in cases:
+            ledger.charge(one.check.name, one.charge)
+        ledger.seal()
+        judged = owned if evidence else frozenset[ClauseId]()
+        log_threshold = SPLIT.log_threshold(LAW)
+        laws, sizes = _planned_laws(capabilities, profile, judged, time_budget)
+        sequential = plan_sequential(capabilities, profile, judged)
+        mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
+        count = len(laws) + len(mixed)
+        powers = sizes.powers + tuple(mixed_power(one, log_threshold, count) for one in mixed)
+        return Plan(
+            capabilities,
+            profile,
+            glob,
+            run_seed,
+            standings,
+            cases,
+            laws,
+            log_threshold,
+            ledger.spent,
+            powers,
+            {**_counted(cases, laws, mixed), **sequential.counts},
+            frozenset(clause for check in all_checks() for clause in check.clauses) | {*EVERY_CASE},
+            sequential,
+            mixed,
+            without,
+            sizes.unplanned,
+            free,
+        )
 
 
 def _counted(

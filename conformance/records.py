@@ -55,6 +55,7 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_o
     plan: str = ""
     shard: tuple[int, int] | None = None
     capabilities: Capabilities | None = None
+    free_bytes: int | None = None
 
 
 class FindingRecord(msgspec.Struct, frozen=True):

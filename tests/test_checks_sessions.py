@@ -28,6 +28,7 @@ from refsampler.conformance.designed.build import batch, flat, peak, request
 from refsampler.conformance.machine import sessions
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.reporting.records import header_record
 from refsampler.conformance.runner import run
 from refsampler.conformance.sessions import drive, sample_fresh, step_cases
 from refsampler.conformance.subject import OpenSubject
@@ -294,6 +295,20 @@ def test_large_batches_are_not_run_where_memory_is_short(monkeypatch):
     # in the quick profile it would take too long
     assert make_plan(capabilities, glob="input.large", run_seed=1).cases == ()
     assert len(make_plan(capabilities, profile="full", glob="input.large", run_seed=1).cases) == 3
+
+
+def test_a_plan_is_made_again_as_it_was_made_where_more_or_less_memory_was_free():
+    capabilities = NativeKernel().capabilities
+    plans = {
+        free: make_plan(
+            capabilities, profile="full", glob="input.large", run_seed=1, free_bytes=free
+        )
+        for free in (23_000_000_000, 61_000_000_000)
+    }
+    assert [len(plan.cases) for plan in plans.values()] == [0, 3]
+    assert [plan.free_bytes for plan in plans.values()] == [*plans]
+    # a report keeps the figure, so that shards can be merged and a killed run resumed elsewhere
+    assert header_record(plans[61_000_000_000], "native", None).free_bytes == 61_000_000_000
 
 
 def test_an_engine_has_no_metadata_to_contradict_itself():

@@ -132,7 +132,8 @@ def check(
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         subject.expect(_processes(profile, glob))
         sized_for = time_budget if stopped is None else stopped.header.time_budget
-        sized = planned(subject.capabilities, profile, glob, run_seed, sized_for)
+        free = None if stopped is None else stopped.header.free_bytes
+        sized = planned(subject.capabilities, profile, glob, run_seed, sized_for, free)
         made = with_logits(sized, logits)
         header = header_record(made, backend, time_budget, shard)
         header = header if stopped is None else _same_header(stopped, made, backend, header)

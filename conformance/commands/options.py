@@ -68,13 +68,23 @@ def run_seed_of(seed: int | None) -> int:
 
 
 def planned(
-    capabilities: Capabilities, profile: str, glob: str, run_seed: int, time_budget: float | None
+    capabilities: Capabilities,
+    profile: str,
+    glob: str,
+    run_seed: int,
+    time_budget: float | None,
+    free_bytes: int | None = None,
 ) -> Plan:
     """Plan a run, or end the command with status 2 if no clause matches."""
     if not select(glob):
         raise click.BadParameter(f"no clause matches {glob!r}", param_hint="--clause")
     return make_plan(
-        capabilities, profile=profile, glob=glob, run_seed=run_seed, time_budget=time_budget
+        capabilities,
+        profile=profile,
+        glob=glob,
+        run_seed=run_seed,
+        time_budget=time_budget,
+        free_bytes=free_bytes,
     )
 
 

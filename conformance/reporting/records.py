@@ -51,6 +51,7 @@ def header_record(
         plan=plan_digest(made),
         shard=None if share == EVERYTHING else (share.shard, share.count),
         capabilities=capabilities,
+        free_bytes=made.free_bytes,
     )
 
 
