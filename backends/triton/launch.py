@@ -18,7 +18,7 @@ __all__ = ["Launcher"]
 
 _PLANS: Final = 8
 """Forms of calls whose launches and workspaces a thread keeps."""
-Columns = tuple[Tensor | None, ...]
+_Columns = tuple[Tensor | None, ...]
 """The tensors of a call, in the order of `Batch`."""
 
 
@@ -36,7 +36,7 @@ class Launcher:
         self._nvidia = nvidia
         self._local = threading.local()
 
-    def __call__(self, logits: Tensor, columns: Columns) -> Tensor:
+    def __call__(self, logits: Tensor, columns: _Columns) -> Tensor:
         """Return int32 ids [B]; B and V are at least 1; `columns` are the other tensors."""
         device = logits.device
         on_gpu = device.type == "cuda"
@@ -81,7 +81,7 @@ class Launcher:
         return plans
 
     def _launch(
-        self, logits: Tensor, columns: Columns, out: Tensor
+        self, logits: Tensor, columns: _Columns, out: Tensor
     ) -> tuple[Call, Workspace, tuple[Tensor, ...]]:
         """Launch through Triton."""
         neutral = self._neutral(logits.shape[0], logits.device)

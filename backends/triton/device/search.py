@@ -22,7 +22,7 @@ from refsampler.backends.triton.device.numbers import (
 )
 from refsampler.backends.triton.device.rows import load_logits
 
-__all__ = ["draw_from_list", "draw_level", "filter_and_draw", "mass_above"]
+__all__ = ["draw_above", "draw_from_list", "draw_level", "filter_and_draw", "mass_above"]
 
 
 @triton.jit
