@@ -17,9 +17,6 @@ __all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
 COUNT = 200
 """Batches a run."""
 
-_MOST_ROWS = 4
-"""Rows of a batch: drawing rows is what takes the time, and what meets in a batch takes few of them."""
-
 _CLAUSES = clause_ids(
     "output.returns", "output.form", "output.range", "draw.support", "input.untouched"
 )
@@ -34,11 +31,7 @@ def legal_features(capabilities: Capabilities) -> frozenset[Feature]:
 
 def strategy_for(capabilities: Capabilities) -> SearchStrategy[Case]:
     """Return the strategy of cases that are legal for the backend."""
-    return cases(
-        features=legal_features(capabilities),
-        dtypes=sorted(capabilities.dtypes),
-        most_rows=_MOST_ROWS,
-    )
+    return cases(features=legal_features(capabilities), dtypes=sorted(capabilities.dtypes))
 
 
 def _generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
