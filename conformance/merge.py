@@ -117,8 +117,8 @@ def read_shards(reports: Sequence[Path], logits: Path | None = None) -> Shards:
     plan = plan if logits is None else with_recorded(plan, logits)
     if plan_digest(plan) != first.plan:
         raise CannotMerge(
-            "another plan is made now: allowed are the version of refsampler and the --logits of the"
-            " shards"
+            "another plan is made now: allowed are the versions of refsampler, Python and Hypothesis and"
+            " the --logits of the shards"
         )
     together = [record for records in read for record in records]
     verdicts = tuple(one for one in together if isinstance(one, VerdictRecord))

@@ -22,6 +22,16 @@ def rows(batch, *, top_k=None, top_p=None, temperature=None, min_p=None, generat
     )
 
 
+def equal_rows(batch, k=None, p=None, seeded=()):
+    """Rows that all ask for the same."""
+    return rows(
+        batch,
+        top_k=None if k is None else [k] * batch,
+        top_p=None if p is None else [p] * batch,
+        generators={row: torch.Generator() for row in seeded},
+    )
+
+
 def processed(drawn):
     assert drawn.processed_logits is not None
     return drawn.processed_logits

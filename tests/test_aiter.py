@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from refsampler.backends.aiter import AiterKernel
-from refsampler.backends.protocol import Kernel, Rows
+from refsampler.backends.protocol import Kernel
 from refsampler.law import target_law
 from refsampler.params import SamplingParams
 from refsampler.request import Request
+from tests.kernel_calls import equal_rows as rows
 
 INF, NAN = float("inf"), float("nan")
 
@@ -61,19 +62,6 @@ def operators(monkeypatch):
 @pytest.fixture
 def kernel(operators):
     return AiterKernel("cpu")
-
-
-def rows(count, k=None, p=None, seeded=()):
-    return Rows(
-        top_k=None if k is None else torch.full((count,), k, dtype=torch.int32),
-        top_p=None if p is None else torch.full((count,), p),
-        temperature=None,
-        min_p=None,
-        seed=torch.zeros(count, dtype=torch.int64),
-        step=torch.zeros(count, dtype=torch.int64),
-        seeded=torch.tensor([row in seeded for row in range(count)], dtype=torch.bool),
-        generators={row: torch.Generator() for row in seeded},
-    )
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from refsampler.conformance.cli import main
 from refsampler.conformance.evidence.independence import PairProcess
 from refsampler.conformance.evidence.pairings import call_lags
 from refsampler.conformance.evidence.tail import TAIL_BETS, TailCase, TailProcess
-from refsampler.conformance.faults.base import State
 from refsampler.conformance.faults.registry import fault
 from refsampler.conformance.faults.right import RightKernel
 
@@ -43,10 +42,10 @@ def test_a_right_subject_survives():
 
 
 def test_what_cannot_be_asked_says_why():
-    reason = "waits for the verifier"
-    waits = replace(fault("B023"), make=None, state=State.WAITS, reason=reason)
-    result = audit_fault(waits, "quick", SEED)
-    assert (result.found, result.reason) == (Found.WAITS, reason)
+    outside = fault("B173")
+    result = audit_fault(outside, "quick", SEED)
+    assert (result.found, result.reason) == (Found.OUT_OF_SCOPE, outside.reason)
+    assert outside.reason
 
 
 def results() -> list[FaultResult]:

@@ -16,7 +16,8 @@ from refsampler.backends.dispatch import Path, Situation, choose
 from refsampler.backends.flashinfer import FlashInferKernel, with_logits_sampler
 from refsampler.backends.flashinfer_bundle import bundle, reached
 from refsampler.backends.native import NativeKernel
-from refsampler.backends.protocol import Drawn, Feature, Fold, Kernel, Rows
+from refsampler.backends.protocol import Drawn, Feature, Fold, Kernel
+from tests.kernel_calls import equal_rows as rows
 
 INF, NAN = float("inf"), float("nan")
 
@@ -75,19 +76,6 @@ def fake(monkeypatch):
 
 def made(**options):
     return FlashInferKernel("cpu", fallback=Seeded(), **options)
-
-
-def rows(count, k=None, p=None, seeded=()):
-    return Rows(
-        top_k=None if k is None else torch.full((count,), k, dtype=torch.int32),
-        top_p=None if p is None else torch.full((count,), p),
-        temperature=None,
-        min_p=None,
-        seed=torch.zeros(count, dtype=torch.int64),
-        step=torch.zeros(count, dtype=torch.int64),
-        seeded=torch.tensor([row in seeded for row in range(count)], dtype=torch.bool),
-        generators={row: torch.Generator() for row in seeded},
-    )
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ class Found(StrEnum):
     ERROR = "error"
     CAUGHT = "caught"
     NOT_RUN = "not run"
-    WAITS = "waits"
     OUT_OF_SCOPE = "out of scope"
 
 
@@ -83,8 +82,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 def not_asked(fault: Fault) -> FaultResult | None:
     """Return the result of a fault that cannot be asked about here; None if it can."""
     if fault.state is not State.READY:
-        found = Found.WAITS if fault.state is State.WAITS else Found.OUT_OF_SCOPE
-        return without_verdict(fault, found, fault.reason)
+        return without_verdict(fault, Found.OUT_OF_SCOPE, fault.reason)
     lacking = missing_here(fault)
     return without_verdict(fault, Found.NOT_RUN, lacking) if lacking else None
 

@@ -67,7 +67,6 @@ class State(StrEnum):
     """Whether the suite can be asked about it."""
 
     READY = "ready"
-    WAITS = "waits"
     OUT_OF_SCOPE = "out-of-scope"
 
 
@@ -182,21 +181,6 @@ class Shelf:
             return maker
 
         return put
-
-    def waits(
-        self,
-        id: str,  # noqa: A002 - what it is
-        engine: str,
-        thread: str,
-        *clauses: str,
-        summary: str,
-        reason: str = "waits for the verifier",
-    ) -> None:
-        """Put a fault there whose clause has no checks yet."""
-        names = tuple(ClauseId(one) for one in clauses)
-        self._faults.append(
-            Fault(id, self.kind, engine, thread, names, summary, state=State.WAITS, reason=reason)
-        )
 
     def out_of_scope(
         self,
