@@ -39,6 +39,7 @@ gpu-check:
 vllm-parity:
 	$(PYTHON) tests/vllm_parity/setup_env.py --venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m tests.vllm_parity.run --report reports/vllm-parity
+	$(VLLM_VENV)/bin/python -m tests.vllm_parity.speculative --report reports/vllm-parity
 
 clean:
 	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

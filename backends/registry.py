@@ -29,6 +29,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "reference": "refsampler.backends.reference:sampler",
     "reference-engine": "refsampler.backends.reference:engine",
     "transformers": "refsampler.backends.engines.transformers:backend",
+    "transformers-verifier": "refsampler.backends.engines.transformers_verifier:backend",
     "triton": "refsampler.backends.triton.kernel:TritonKernel",
 }
 """What ships here; known without installed metadata, and no entry point takes its names."""

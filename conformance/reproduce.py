@@ -21,6 +21,7 @@ from refsampler.conformance.plan import Plan
 from refsampler.conformance.records import CaseRecord, FindingRecord, ReportWriter, read_report
 from refsampler.conformance.scripts.adapter import head
 from refsampler.conformance.scripts.conversation import conversation_body, writing
+from refsampler.conformance.scripts.drafted import about_drafts, drafted_script
 from refsampler.conformance.scripts.evidence import evident
 from refsampler.conformance.scripts.expressions import one_line
 from refsampler.conformance.scripts.rows import RESULTS, Shown, row_script
@@ -226,6 +227,17 @@ def _pointing(decision: Decision, found: _Failed) -> Decision:
 def _script(subject: GuardedSubject, plan: Plan, clause: ClauseId, found: _Failed) -> str | None:
     """Return the script of the arrangement that fails, or of the whole conversation."""
     spec, ask = subject.spec, found.check.ask
+    if about_drafts(found.check):
+        return drafted_script(
+            found.check,
+            found.case,
+            spec,
+            plan.capabilities,
+            plan.run_seed,
+            clause=clause,
+            expected=found.finding.expected,
+            seen=found.finding.seen,
+        )
     plain = ask is None and found.check.judge is None
     body = "" if plain else _conversation(subject, found)
     if not body and ask is None:

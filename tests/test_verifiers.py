@@ -38,6 +38,14 @@ from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
 from refsampler.semantics import Semantics
 from refsampler.speculative import RejectionSampler, Verified
+from tests.broken_verifiers import (
+    AlwaysAccepts,
+    DrawsFromNeighbours,
+    InPlace,
+    OneRace,
+    OneUniform,
+    WrongError,
+)
 
 ROOT = Path(__file__).parents[1]
 P, Q = np.array([0.1, 0.45, 0.45]), np.array([0.7, 0.25, 0.05])
@@ -161,37 +169,10 @@ def test_the_form_of_an_answer(ids, form):
     assert bool(form) == bool(answer.form)
 
 
-class InPlace(RightVerifier):
-    def verify(self, draft_ids, draft_probs, logits, metadata):
-        output = super().verify(draft_ids, draft_probs, logits, metadata)
-        logits.mul_(2)
-        return output
-
-
 class OutOfRange(RightVerifier):
     def verify(self, draft_ids, draft_probs, logits, metadata):
         output = super().verify(draft_ids, draft_probs, logits, metadata)
         return replace(output, token_ids=torch.where(output.token_ids == 9, 109, output.token_ids))
-
-
-class WrongError(RightVerifier):
-    def verify(self, draft_ids, draft_probs, logits, metadata):
-        if not metadata.logitsprocs.speculative:
-            raise RuntimeError("no")
-        return super().verify(draft_ids, draft_probs, logits, metadata)
-
-
-class DrawsFromNeighbours(RightVerifier):
-    """Every request draws from the generator of the last seeded one."""
-
-    def noise(self, sizes, like, generators):
-        last = dict.fromkeys(generators, generators[max(generators)]) if generators else {}
-        return super().noise(sizes, like, last)
-
-
-class AlwaysAccepts(RightVerifier):
-    def accepted(self, draft_ids, p, q, uniforms):
-        return super().accepted(draft_ids, p, q, uniforms) | (p.sum(-1) > 0)
 
 
 @pytest.mark.parametrize(
@@ -413,6 +394,15 @@ def test_the_emitted_law_is_not_blamed_for_drafts_that_were_told_wrongly():
     assert found["spec.draft-law"].verdict.status is Status.FAIL
     assert found["spec.law"].verdict.status is Status.INCONCLUSIVE
     assert found["spec.law"].reason == "consequence of spec.draft-law"
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("backend", [OneUniform, OneRace])
+def test_noise_shared_among_drafts_or_requests_is_rejected(backend):
+    """Missed with probability below 1e-6: log e-values of 236 and more where 25 are needed."""
+    _, pool, drawn = judged(backend(), "certain-drafts")
+    assert pool.failed
+    assert drawn < 8192
 
 
 class GreedyDrafts(RightVerifier):

@@ -31,6 +31,11 @@ class _Knobs(NamedTuple):
     top_p: float
     min_p: float
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the row is greedy: the pipeline marks it so."""
+        return self.temperature == 0
+
 
 class TransformersKernel:
     """Level 1: rows of equal parameters go through one list of processors.
@@ -69,18 +74,29 @@ class TransformersKernel:
                 finite, which `torch.multinomial` refuses for the whole batch; names the rows.
 
         """
+        scores = self.processed(logits, rows)
         ids = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
-        scores = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
         random: list[int] = []
         for knobs, members in _alike(rows, *logits.shape).items():
-            given = logits[members].contiguous()
-            if knobs.temperature == 0:  # the pipeline marks greedy rows so
-                ids[members], scores[members] = given.argmax(dim=-1), given
+            if knobs.greedy:
+                ids[members] = scores[members].argmax(dim=-1)
             else:
-                scores[members] = _process(knobs, given)
                 random += members
         _multinomial(ids, scores.softmax(dim=-1), random, rows.generators)
         return Drawn(ids, scores)
+
+    def processed(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Float32[Tensor, "B V"]:
+        """Return what `generate` would draw from; of a greedy row the logits themselves.
+
+        Raises:
+            ValueError: a parameter that transformers refuses.
+
+        """
+        scores = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        for knobs, members in _alike(rows, *logits.shape).items():
+            given = logits[members].contiguous()
+            scores[members] = given if knobs.greedy else _process(knobs, given)
+        return scores
 
 
 def backend() -> TransformersKernel:

@@ -20,17 +20,23 @@ from refsampler.conformance.subject import OpenSubject, SubjectError, derived_se
 from refsampler.conformance.verifying import Answer, Step, step_of, verify
 from refsampler.processors import LogitsProcessor
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "given_step"]
 
 _PROCESSORS, _DEGENERATE = clause_ids("spec.processors", "spec.degenerate")
 _SEEDED = clause_ids("seed.batch", "seed.reproducible")
 
 
-def _ask(subject: OpenSubject, case: Case) -> Asked:
-    """Verify a step again and again; every walk has to be one that some noise allows."""
-    step = step_of(case, subject.capabilities.device)
+def given_step(case: Case, device: str = "cpu") -> Step:
+    """Return the step of a case as it is handed over: a law without a residual is rounded up."""
+    step = step_of(case, device)
     if _DEGENERATE in case.clauses and step.draft_probs is not None:
         step = replace(step, draft_probs=step.draft_probs * designed.ROUNDED_UP)
+    return step
+
+
+def _ask(subject: OpenSubject, case: Case) -> Asked:
+    """Verify a step again and again; every walk has to be one that some noise allows."""
+    step = given_step(case, subject.capabilities.device)
     places = places_of(case, step, subject.capabilities.semantics)
     drawn = 0
     for call in range(case.calls):

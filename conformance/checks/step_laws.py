@@ -194,9 +194,10 @@ def _laws_of(case: Case, semantics: Semantics) -> _Laws:
 
 
 def _lengths(case: Case) -> FloatArray:
-    """Return the law of the number of drafts: uniform where the suite draws them, else one."""
+    """Return the law of the number of drafts: uniform where the suite draws several, else all."""
     most = len(case.requests) - 1
-    return np.full(most + 1, 1 / (most + 1)) if most > 1 else np.array([0.0, 1.0])
+    drawn = case.drafts is not None and most > 1
+    return np.full(most + 1, 1 / (most + 1)) if drawn else np.eye(most + 1)[most]
 
 
 def first_acceptance(case: Case, semantics: Semantics) -> float:

@@ -89,15 +89,26 @@ def law_cases() -> tuple[Case, ...]:
 
 
 def degenerate_cases() -> tuple[Case, ...]:
-    """Return a draft law that is the target but for an id of 2^-20, of which it has twice as much.
+    """Return draft laws that are the target but for one id, of which they have twice as much.
 
-    Handed over `ROUNDED_UP`, it leaves no residual where that id is rejected, which half are.
+    In the first case that id has 2^-20: handed over `ROUNDED_UP`, the law leaves no residual where
+    it is rejected, which half are.  In the second it has 2^-26 beside one other id, so that in
+    float32 no residual is left whoever normalises the laws again.
     """
-    little = 2.0**-20
+    little, least = 2.0**-20, 2.0**-26
     rest = (1 - little) / 3
     target = {1: little, 4: rest, 5: rest, 6: rest}
-    part = Drafted(request(), (1,), (masses(target), *only(9)), (masses(target | {1: 2 * little}),))
-    return (steps_case(_V, [part] * 4, "spec.degenerate", calls=_CALLS),)
+    pair = {1: least, 5: 1 - least}
+    return tuple(
+        steps_case(
+            _V,
+            [Drafted(request(), (1,), (masses(law), *only(9)), (masses(law | {1: 2 * law[1]}),))]
+            * 4,
+            "spec.degenerate",
+            calls=_CALLS,
+        )
+        for law in (target, pair)
+    )
 
 
 def greedy_cases(features: frozenset[Feature]) -> tuple[Case, ...]:

@@ -1,4 +1,4 @@
-"""Which script shows a clause again that evidence judges: a law, mixed rows, a tail, pairs."""
+"""Which script shows a clause again that evidence judges: a law, mixed rows, a tail, pairs, steps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from typing import Final
 
 import numpy as np
 
+from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance.checks.independence import PlannedPairs
+from refsampler.conformance.checks.steps import PlannedSteps
 from refsampler.conformance.checks.tail import RESOLUTION, TAIL, PlannedTail
 from refsampler.conformance.evidence.law import LawProcess
 from refsampler.conformance.isolation import GuardedSubject
 from refsampler.conformance.plan import LAW, Plan, PlannedLaw
-from refsampler.conformance.records import LawRecord, PairsRecord, TailRecord, read_report
+from refsampler.conformance.records import (
+    CaseRecord,
+    LawRecord,
+    PairsRecord,
+    TailRecord,
+    read_report,
+)
 from refsampler.conformance.scripts.law import law_script
 from refsampler.conformance.scripts.mixed import mixed_script
 from refsampler.conformance.scripts.pairs import pairs_script
+from refsampler.conformance.scripts.steps import steps_script
 from refsampler.conformance.scripts.tails import resolution_script, tail_script
 
 __all__ = ["Evident", "evident"]
@@ -60,7 +69,7 @@ def evident(
     """
     about = subject.spec, plan.capabilities, plan.run_seed
     for pairs in _pairs(report, plan, case):
-        return Evident(case, pairs_script(pairs, *about))
+        return Evident(case, _pairs_script(pairs, about))
     for mixed in plan.mixed:
         if mixed.case.id == case:
             return Evident(case, mixed_script(mixed, *about))
@@ -77,12 +86,22 @@ def evident(
     return Evident(law.case.id, law_script(law.case, *about, draws))
 
 
-def _pairs(report: Path, plan: Plan, case: str) -> Iterator[PlannedPairs]:
-    """Yield the pairings of a case, the one that says most first: two may ask it of other rows."""
-    records = (one for one in read_report(report) if isinstance(one, PairsRecord))
-    said = {one.check: one.log_e for one in records if one.id == case}
-    paired = (one for one in plan.sequential.pairs if isinstance(one, PlannedPairs))
-    found = [one for one in paired if one.case.id == case]
+def _pairs_script(
+    one: PlannedPairs | PlannedSteps, about: tuple[str, Capabilities, int]
+) -> str | None:
+    return steps_script(one, *about) if isinstance(one, PlannedSteps) else pairs_script(one, *about)
+
+
+def _pairs(report: Path, plan: Plan, case: str) -> Iterator[PlannedPairs | PlannedSteps]:
+    """Yield the pairings or steps of a case, what says most first: two may ask it of other rows."""
+    said = {}
+    for record in read_report(report):
+        if isinstance(record, PairsRecord) and record.id == case:
+            said[record.check] = record.log_e
+        # what no right backend gives says more than any evidence
+        if isinstance(record, CaseRecord) and record.id == case and record.findings:
+            said[record.check] = math.inf
+    found = [one for one in plan.sequential.pairs if one.case.id == case]
     yield from sorted(found, key=lambda one: -said.get(one.check.name, 0.0))
 
 

@@ -33,12 +33,22 @@ WHOLE_ROW: dict[str, Any] = {"max_num_logprobs": -1, "logprob_token_ids": None}
 ALL_GREEDY: dict[str, Any] = WHOLE_ROW | {"all_greedy": True, "all_random": False}
 
 
-def build_metadata(requests: Sequence[Request], vocab_size: int) -> SamplingMetadata:
-    """Admit the requests to vLLM's own input batch and return the metadata it makes."""
+def build_metadata(
+    requests: Sequence[Request], vocab_size: int, *, speculative: bool = False
+) -> SamplingMetadata:
+    """Admit the requests to vLLM's own input batch and return the metadata it makes.
+
+    Args:
+        requests: without drafts.
+        vocab_size: V.
+        speculative: whether the engine decodes speculatively, which leaves out most processors.
+
+    """
     longest = max((len(r.prompt) + len(r.output) for r in requests), default=0) + 1
     size = max(len(requests), 1)
     config = SimpleNamespace(
-        scheduler_config=SimpleNamespace(max_num_seqs=size), speculative_config=None
+        scheduler_config=SimpleNamespace(max_num_seqs=size),
+        speculative_config=SimpleNamespace() if speculative else None,
     )
     batch = InputBatch(
         max_num_reqs=size,

@@ -59,8 +59,11 @@ IMPORT_CHAIN = (
 )
 """What importing `vllm.v1.sample.sampler` asks for, found by following ModuleNotFoundError."""
 
-PROJECT = ("hypothesis==6.170.17", "jaxtyping==0.3.11")
+PROJECT = ("hypothesis==6.170.17", "jaxtyping==0.3.11", "scipy==1.17.1")
 """What refsampler and its Hypothesis strategies need beyond the import chain."""
+
+TRITON = "triton==3.7.1"
+"""For its interpreter, in which the kernels of the rejection sampler run; vLLM does not use it."""
 
 STAMP = "refsampler-parity.sha256"
 
@@ -103,7 +106,7 @@ def python_of(where: Path) -> Path:
 
 def fingerprint() -> str:
     """Changes with any pin, so that an environment made with other pins is completed."""
-    text = "\n".join((VLLM, TORCH, *IMPORT_CHAIN, *PROJECT, METADATA))
+    text = "\n".join((VLLM, TORCH, TRITON, *IMPORT_CHAIN, *PROJECT, METADATA))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -116,7 +119,7 @@ def build(where: Path) -> None:
     if not python_of(where).exists():
         venv.create(where, with_pip=True)
         (where / ".gitignore").write_text("*\n")  # git and the linters then pass it by
-    pip(where, "install", TORCH, *IMPORT_CHAIN, *PROJECT)
+    pip(where, "install", TORCH, TRITON, *IMPORT_CHAIN, *PROJECT)
     unpack_vllm(where)
     (where / STAMP).write_text(fingerprint())
 
