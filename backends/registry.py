@@ -31,6 +31,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "transformers": "refsampler.backends.engines.transformers:backend",
     "transformers-verifier": "refsampler.backends.engines.transformers_verifier:backend",
     "triton": "refsampler.backends.triton.kernel:TritonKernel",
+    "triton-verifier": "refsampler.backends.triton.verifier:TritonVerifier",
 }
 """What ships here; known without installed metadata, and no entry point takes its names."""
 

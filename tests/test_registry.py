@@ -93,7 +93,8 @@ def test_an_unknown_name_is_answered_with_the_closest_ones():
     with pytest.raises(BackendNotFound, match=r"'nativ' is not known: allowed are native, or mod"):
         resolve("nativ")
     with pytest.raises(
-        BackendNotFound, match=r"allowed are aiter, cpu, flashinfer, native, .*, triton, or mod"
+        BackendNotFound,
+        match=r"allowed are aiter, cpu, flashinfer, native, .*, triton-verifier, or mod",
     ):
         resolve("qqqqqq")
 

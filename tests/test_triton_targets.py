@@ -24,7 +24,7 @@ def test_no_kernel_uses_scratch_spills_vectors_or_exceeds_shared_memory(target):
     )
     assert done.returncode == 0, done.stderr
     table = [line for line in done.stdout.splitlines() if f"| {target.arch} |" in line]
-    assert len(table) == 8
+    assert len(table) == 13
 
 
 def test_each_broken_limit_is_named():

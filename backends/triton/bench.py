@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,11 @@ from torch import Tensor
 from refsampler.backends.protocol import Rows
 from refsampler.backends.triton.kernel import TritonKernel
 
-__all__ = ["WORKLOADS", "Workload", "main"]
+__all__ = ["VOCAB", "WORKLOADS", "Workload", "copy_bandwidth", "eager_us", "graph_us", "main"]
 
-_VOCAB = 128256
+VOCAB = 128256
 _L2_BYTES = 2**26
+_Given = TypeVar("_Given")
 _REPLAYS = 21
 
 
@@ -52,7 +53,11 @@ class Workload:
 
 
 def _bell(rows: int) -> Tensor:
-    return torch.randn(rows, _VOCAB, device="cuda")
+    return torch.randn(rows, VOCAB, device="cuda")
+
+
+def _scaled(sigma: float, rows: int) -> Tensor:
+    return _bell(rows) * sigma
 
 
 WORKLOADS = (
@@ -69,9 +74,19 @@ WORKLOADS = (
         "k 50, steps of .5", [50], sizes=(64, 512), logits=lambda n: (_bell(n) * 2).round() / 2
     ),
     *(Workload(f"p {p}", None, [p], sizes=(64, 512)) for p in (0.5, 0.3, 0.2, 0.1, 0.05)),
-    Workload("half k 50, half none", [50, _VOCAB], sizes=(64, 512)),
-    Workload("half k 50, half p .9", [50, _VOCAB], [1.0, 0.9], sizes=(64, 512)),
-    Workload("all p .9 beside a k that is off", [_VOCAB], [0.9], sizes=(64, 512)),
+    Workload("half k 50, half none", [50, VOCAB], sizes=(64, 512)),
+    Workload("half k 50, half p .9", [50, VOCAB], [1.0, 0.9], sizes=(64, 512)),
+    Workload("all p .9 beside a k that is off", [VOCAB], [0.9], sizes=(64, 512)),
+    *(
+        Workload(f"{name}, sigma {sigma}", k, p, sizes=(64, 512), logits=partial(_scaled, sigma))
+        for sigma in (4, 0.01)
+        for name, k, p in (
+            ("k 50, p .9", [50], [0.9]),
+            ("k 50", [50], None),
+            ("p .9", None, [0.9]),
+            ("none", None, None),
+        )
+    ),
     Workload("k 50, p .9, bfloat16", [50], [0.9], logits=lambda n: _bell(n).bfloat16()),
     Workload("none, bfloat16", logits=lambda n: _bell(n).bfloat16()),
 )
@@ -101,7 +116,7 @@ def _event() -> Any:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's is
 
 
-def _graph_us(call: Callable[[Tensor], object], inputs: Sequence[Tensor]) -> float:
+def graph_us(call: Callable[[_Given], object], inputs: Sequence[_Given]) -> float:
     """Return the microseconds of one call inside a replayed graph of calls on all inputs."""
     call(inputs[0])
     torch.cuda.synchronize()
@@ -119,16 +134,16 @@ def _graph_us(call: Callable[[Tensor], object], inputs: Sequence[Tensor]) -> flo
     return statistics.median(times)
 
 
-def _eager_us(call: Callable[[], object]) -> float:
+def eager_us(call: Callable[[], object], repeats: int = 50) -> float:
     """Return the microseconds of one call that Python launches, the GPU keeping up."""
     times = []
     for _ in range(9):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(50):
+        for _ in range(repeats):
             call()
         torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) * 1e6 / 50)
+        times.append((time.perf_counter() - start) * 1e6 / repeats)
     return statistics.median(times)
 
 
@@ -143,7 +158,7 @@ def _inputs(work: Workload, size: int) -> list[Tensor]:
     return [one, *((work.logits or _bell)(size) for _ in range(count - 1))]
 
 
-def _copy_bandwidth() -> float:
+def copy_bandwidth() -> float:
     """Return bytes read and written a microsecond by a copy of 4 GiB."""
     source = torch.ones(2**30, device="cuda")
     target = torch.empty_like(source)
@@ -201,7 +216,7 @@ def _time_rivals() -> None:
         cells = []
         for size in work.sizes:
             rows = _rows(work, size)
-            us = _graph_us(partial(_called, call, rows), _inputs(work, size))
+            us = graph_us(partial(_called, call, rows), _inputs(work, size))
             cells.append(f"{us:.1f}")
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
@@ -217,11 +232,11 @@ def main(arguments: Sequence[str] = ()) -> None:
     torch.manual_seed(0)
     kernel = TritonKernel("cuda")
     name = torch.cuda.get_device_name()
-    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}, V = {_VOCAB}")
-    bandwidth = _copy_bandwidth()
+    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}, V = {VOCAB}")
+    bandwidth = copy_bandwidth()
     print(f"copy bandwidth {bandwidth / 1e6:.2f} TB/s, read and written\n")
     print("| µs | B=1 | 64 | 512 |\n| --- | --- | --- | --- |")
-    floor = " | ".join(f"{size * _VOCAB * 4 / bandwidth:.2f}" for size in (1, 64, 512))
+    floor = " | ".join(f"{size * VOCAB * 4 / bandwidth:.2f}" for size in (1, 64, 512))
     print(f"| floor: float32 logits read once | {floor} |")
     _time_rivals()
     if "rivals" in arguments:
@@ -230,12 +245,12 @@ def main(arguments: Sequence[str] = ()) -> None:
         cells = {1: "", 64: "", 512: ""}
         for size in work.sizes:
             rows = _rows(work, size)
-            us = _graph_us(partial(_draw, kernel, rows), _inputs(work, size))
+            us = graph_us(partial(_draw, kernel, rows), _inputs(work, size))
             cells[size] = f"{us:.1f}"
         print(f"| {work.name} | {' | '.join(cells.values())} |", flush=True)
     for work in WORKLOADS[:4]:
         rows, one = _rows(work, 1), _bell(1)
-        us = _eager_us(partial(_draw, kernel, rows, one))
+        us = eager_us(partial(_draw, kernel, rows, one))
         print(f"| {work.name}, called from Python | {us:.0f} | | |", flush=True)
 
 

@@ -31,8 +31,10 @@ class Geometry:
         rounds_tile: as `above_tile`, for later rounds.
         rest_block: ids that a program of the last kernel reads at a time.
         rest_warps: warps of such a program.
+        opened: chunks that the search for the edge of a target reopens at a time.
         least_chunks, least_top_chunks, least_blocks: what a row is padded to inside a program, so
             that all vocabularies up to 131072 share one compiled kernel.
+        least_drafts: places of a request, likewise.
 
     """
 
@@ -55,9 +57,11 @@ class Geometry:
     rounds_tile: tuple[int, int] = (4, 8)
     rest_block: int = 4096
     rest_warps: int = 8
+    opened: int = 8
     least_chunks: int = 512
     least_top_chunks: int = 2048
     least_blocks: int = 32
+    least_drafts: int = 8
 
 
 TUNED = Geometry()
@@ -81,9 +85,11 @@ INTERPRETED = Geometry(
     level_tile=(4, 64),
     rounds_tile=(2, 8),
     rest_block=256,
+    opened=4,
     least_chunks=16,
     least_top_chunks=16,
     least_blocks=1,
+    least_drafts=2,
 )
 """Small enough for Triton's interpreter, and for rows of a few hundred ids to meet every path."""
 

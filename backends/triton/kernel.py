@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int32
 from torch import Tensor
 
 from refsampler import __version__
 from refsampler.backends.protocol import Capabilities, Drawn, DType, Feature, Fold, Rows
 from refsampler.backends.triton.geometry import INTERPRETED, TUNED, WAVES_OF_32, Geometry
 from refsampler.backends.triton.launch import Launcher
+from refsampler.backends.triton.verify import Drafts, verify_drafts
 from refsampler.semantics import Semantics
 
 __all__ = ["TritonKernel"]
@@ -68,10 +69,9 @@ class TritonKernel:
             device = "cpu" if interpreted else "cuda"
         if device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("triton needs a GPU, or TRITON_INTERPRET=1 to run on the CPU")
-        self._draw_rows = Launcher(
-            geometry or (INTERPRETED if interpreted else _tuned()),
-            nvidia=not interpreted and torch.version.hip is None,
-        )
+        self._geometry = geometry or (INTERPRETED if interpreted else _tuned())
+        self._nvidia = not interpreted and torch.version.hip is None
+        self._draw_rows = Launcher(self._geometry, nvidia=self._nvidia)
         self._context = _in_interpreter if interpreted else torch.cuda.device_of
         features = {Feature.SEED, Feature.BITWISE}
         if not interpreted:
@@ -105,6 +105,11 @@ class TritonKernel:
             noise = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device).random_()
         with self._context(logits):
             return Drawn(self._draw_rows(logits, (*columns, noise)))
+
+    def verify(self, given: Drafts) -> Int32[Tensor, "requests places"]:
+        """Return what each request emits, -1 behind it (clause `spec.law`)."""
+        with self._context(given.logits):
+            return verify_drafts(self._geometry, given, nvidia=self._nvidia)
 
     def left_over(self) -> Tensor:
         """Return what each row of this thread's last batch left to the last kernel, for tests.

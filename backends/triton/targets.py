@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from refsampler.backends.triton.device.draw import draw_kernel
+from refsampler.backends.triton.device.edges import edge_kernel
 from refsampler.backends.triton.device.nucleus import above_kernel
 from refsampler.backends.triton.device.rest import rest_kernel
 from refsampler.backends.triton.device.scan import scan_kernel, scan_mixed_kernel
 from refsampler.backends.triton.device.top_k import top_k_kernel
+from refsampler.backends.triton.device.verify import (
+    draft_scan_kernel,
+    judge_kernel,
+    residual_kernel,
+    settle_kernel,
+)
 from refsampler.backends.triton.geometry import TUNED, WAVES_OF_32, padded, sizes_of
 
 __all__ = ["TARGETS", "Resources", "Target", "Variant", "compile_for", "main", "variants"]
@@ -129,6 +136,19 @@ _POINTERS = {
     "part": "*fp32",
     "total": "*i64",
     "largest": "*fp32",
+    "position": "*i64",
+    "owner": "*i32",
+    "first": "*i32",
+    "sizes": "*i32",
+    "draft_ids": "*i32",
+    "draft_probs": "*fp32",
+    "low": "*fp32",
+    "kept": "*i64",
+    "accepted": "*i32",
+    "best": "*i32",
+    "scale": "*fp32",
+    "residual": "*i64",
+    "bonus": "*i32",
 }
 _ALL_CONSTANTS = {"STRIDED": False, "PTX": False, "SCALE": 2.0**44}
 
@@ -166,6 +186,14 @@ def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
     rest |= {"BLOCK": g.rest_block, "BLOCKS": sizes.blocks}
     yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps)
     yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps)
+    yield _variant("drafts, scan", draft_scan_kernel, {**masses, **lanes})
+    edges = {**chunks, "G": g.opened, "CAP": g.candidates, "BLOCK": g.rest_block}
+    yield _variant("drafts, edges", edge_kernel, edges, g.rest_warps)
+    yield _variant("drafts, judge", judge_kernel, chunks)
+    most = {"MOST": g.least_drafts}
+    yield _variant("drafts, residual", residual_kernel, {**masses, **lanes, **most})
+    settle = {**chunks, **most, "BLOCK": g.rest_block, "BLOCKS": sizes.blocks}
+    yield _variant("drafts, settle", settle_kernel, settle)
 
 
 def _tile(tile: tuple[int, int]) -> Mapping[str, int]:
@@ -190,7 +218,7 @@ def compile_for(variant: Variant, target: Target) -> Resources:
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, one in enumerate(names)
-        if variant.types[one].startswith("*") or one == "row_stride"
+        if variant.types[one].startswith("*") or one in ("row_stride", "law_stride")
     }
     source = ASTSource(
         fn=variant.kernel,

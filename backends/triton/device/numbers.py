@@ -14,6 +14,7 @@ __all__ = [
     "chunk_masses",
     "chunk_max",
     "fixed",
+    "fixed_each",
     "fixed_sums",
     "key_value",
     "lane_sums",
@@ -126,19 +127,36 @@ def fixed(w, SCALE: tl.constexpr):
 
 
 @triton.jit
-def fixed_sums(e):
-    """Return the sum of each chunk of e [R, H, LANES], numbers in [0, 1], in units of 2^-44.
+def _parts(e):
+    """Return e, numbers in [0, 1], as integers in units of 2^-22 and of 2^-44, to be added.
 
-    A chunk has at most 256.  A number is split at 2^-22 by adding 3.0, whose neighbours are 2^-22
-    apart: float additions and 32-bit sums only, where a conversion to int64 would cost more than
-    the read it hides behind.
+    A number is split by adding 3.0, whose neighbours are 2^-22 apart: float additions only, where a
+    conversion to int64 would cost more than the read it hides behind.
     """
     three = tl.full(e.shape, 3.0, tl.float32)
     base = three.to(tl.int32, bitcast=True)
     raised = e + three
     rest = (e - (raised - three)) * 4194304.0
-    high = tl.sum(tl.sum(raised.to(tl.int32, bitcast=True) - base, 1), 1)
-    low = tl.sum(tl.sum((rest + three).to(tl.int32, bitcast=True) - base, 1), 1)
+    return raised.to(tl.int32, bitcast=True) - base, (rest + three).to(
+        tl.int32, bitcast=True
+    ) - base
+
+
+@triton.jit
+def fixed_sums(e):
+    """Return the sum of each chunk of e [R, H, LANES], numbers in [0, 1], in units of 2^-44.
+
+    A chunk has at most 256, so that sums of 32 bits do.
+    """
+    high, low = _parts(e)
+    high, low = tl.sum(tl.sum(high, 1), 1), tl.sum(tl.sum(low, 1), 1)
+    return (high.to(tl.int64) << 22) + low.to(tl.int64)
+
+
+@triton.jit
+def fixed_each(e):
+    """Return what `fixed_sums` adds."""
+    high, low = _parts(e)
     return (high.to(tl.int64) << 22) + low.to(tl.int64)
 
 

@@ -11,11 +11,11 @@ from refsampler.backends.triton.device.rows import (
     row_temperature,
 )
 
-__all__ = ["scan_kernel", "scan_mixed_kernel"]
+__all__ = ["scan_kernel", "scan_mixed_kernel", "store_masses"]
 
 
 @triton.jit
-def _store_masses(x, t, maxima, masses, PTX: tl.constexpr):
+def store_masses(x, t, maxima, masses, PTX: tl.constexpr):
     """Write the maxima of the chunks of x [R, H, LANES] and the masses relative to them."""
     top, r = chunk_max(x), tl.arange(0, x.shape[0])
     tl.store(maxima + r, top)
@@ -48,7 +48,7 @@ def scan_kernel(
     x = load_chunks(logits + row * row_stride, block * R, id_stride, V, STRIDED, R, C, LANES)
     t, _ = row_temperature(temperature, row)
     mass_max, chunk_mass = mass_max + row * chunks, chunk_mass + 2 * row * chunks
-    _store_masses(x, t, mass_max + block * R, chunk_mass + block * R, PTX)
+    store_masses(x, t, mass_max + block * R, chunk_mass + block * R, PTX)
 
 
 @triton.jit(do_not_specialize=["blocks"])
@@ -89,4 +89,4 @@ def scan_mixed_kernel(
     if (k >= V) & (least <= 0):
         again = load_chunks(start, block * MASS_R, id_stride, V, STRIDED, MASS_R, MASS_C, LANES)
         at = row * mass_chunks + block * MASS_R
-        _store_masses(again, t, mass_max + at, chunk_mass + at + row * mass_chunks, PTX)
+        store_masses(again, t, mass_max + at, chunk_mass + at + row * mass_chunks, PTX)

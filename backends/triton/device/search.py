@@ -22,7 +22,17 @@ from refsampler.backends.triton.device.numbers import (
 )
 from refsampler.backends.triton.device.rows import load_logits
 
-__all__ = ["draw_above", "draw_from_list", "draw_level", "filter_and_draw", "mass_above"]
+__all__ = [
+    "draw_above",
+    "draw_from_list",
+    "draw_level",
+    "filter_and_draw",
+    "list_edge",
+    "list_mass",
+    "mass_above",
+    "row_edge",
+    "row_mass",
+]
 
 
 @triton.jit
@@ -145,10 +155,8 @@ def draw_level(
 
 
 @triton.jit
-def draw_from_list(
-    cand_x, n, t, k, p, least, bits, SCALE: tl.constexpr, CAP: tl.constexpr
-):  # fmt: skip
-    """Return the position of an id drawn from the n <= CAP candidates that the filters keep."""
+def list_edge(cand_x, n, t, k, p, least, SCALE: tl.constexpr, CAP: tl.constexpr):
+    """Return the lowest logit that min-p, top-k and top-p keep of n <= CAP candidates."""
     a = tl.arange(0, CAP)
     x = tl.load(cand_x + a, mask=a < n, other=NINF)
     top = tl.max(x, 0)
@@ -158,7 +166,79 @@ def draw_from_list(
     if p < 1.0:
         want = mass_edge(p, tl.sum(_weights(x, low, top, t, least, SCALE), 0))
         low = _edge(cand_x, CAP, 1, x, t, top, low, want, least, False, True, False, SCALE, CAP)
-    return _first_beyond(_weights(x, low, top, t, least, SCALE), a, bits, n - 1)
+    return low
+
+
+@triton.jit
+def _list_weights(cand_x, n, t, low, least, SCALE: tl.constexpr, CAP: tl.constexpr):
+    a = tl.arange(0, CAP)
+    x = tl.load(cand_x + a, mask=a < n, other=NINF)
+    return _weights(x, low, tl.max(x, 0), t, least, SCALE)
+
+
+@triton.jit
+def list_mass(cand_x, n, t, low, least, SCALE: tl.constexpr, CAP: tl.constexpr):
+    """Return the mass of the candidates from `low` on."""
+    return tl.sum(_list_weights(cand_x, n, t, low, least, SCALE, CAP), 0)
+
+
+@triton.jit
+def draw_from_list(
+    cand_x, n, t, k, p, least, bits, SCALE: tl.constexpr, CAP: tl.constexpr
+):  # fmt: skip
+    """Return the position of an id drawn from the n <= CAP candidates that the filters keep."""
+    low = list_edge(cand_x, n, t, k, p, least, SCALE, CAP)
+    w = _list_weights(cand_x, n, t, low, least, SCALE, CAP)
+    return _first_beyond(w, tl.arange(0, CAP), bits, n - 1)
+
+
+@triton.jit
+def _row_max(
+    start, V, stride, STRIDED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    a = tl.arange(0, BLOCK)
+    high = tl.full((BLOCK,), NINF, tl.float32)
+    for first in range(0, V, BLOCK):
+        x = load_logits(start, first + a, stride, first + a < V, STRIDED)
+        high = tl.maximum(high, x)
+    return tl.max(high, 0)
+
+
+@triton.jit
+def row_mass(
+    start, V, stride, low, top, t, least,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the mass of the row from `low` on, of what min-p keeps."""
+    a, mass = tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.int64)
+    for first in range(0, V, BLOCK):
+        x = load_logits(start, first + a, stride, first + a < V, STRIDED)
+        mass += _weights(x, low, top, t, least, SCALE)
+    return tl.sum(mass, 0)
+
+
+@triton.jit
+def row_edge(
+    start, V, stride, low, total, top, t, k, p, least,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the lowest logit that top-k and top-p keep of a row, none is below `low`.
+
+    `total` is the mass that top-p refers to, if that is known, else 0.
+    """
+    nothing = tl.full((BLOCK,), NINF, tl.float32)
+    if k < V:
+        low = _edge(
+            start, V, stride, nothing, t, top, low, k, least, True, False, STRIDED, SCALE, BLOCK
+        )
+    if p < 1.0:
+        mass = row_mass(start, V, stride, low, top, t, least, STRIDED, SCALE, BLOCK)
+        want = mass_edge(p, tl.where(total > 0, total, mass))
+        low = _edge(
+            start, V, stride, nothing, t, top, low, want, least, False, False, STRIDED, SCALE,
+            BLOCK,
+        )  # fmt: skip
+    return low
 
 
 @triton.jit
@@ -167,30 +247,11 @@ def filter_and_draw(
     STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Return an id of the whole row, drawn after min-p, top-k and top-p; none is below `low`."""
-    a = tl.arange(0, BLOCK)
-    nothing = tl.full((BLOCK,), NINF, tl.float32)
-    high = nothing
-    for first in range(0, V, BLOCK):
-        x = load_logits(start, first + a, stride, first + a < V, STRIDED)
-        high = tl.maximum(high, x)
-    top = tl.max(high, 0)
+    top = _row_max(start, V, stride, STRIDED, BLOCK)
     flat = top == INF
     t, k, p = tl.where(flat, 1.0, t), tl.where(flat, 1, k), tl.where(flat, 2.0, p)
     bits = tl.where(flat, tl.zeros_like(bits), bits)
-    if k < V:
-        low = _edge(
-            start, V, stride, nothing, t, top, low, k, least, True, False, STRIDED, SCALE, BLOCK
-        )
-    if p < 1.0:
-        mass = tl.zeros((BLOCK,), tl.int64)
-        for first in range(0, V, BLOCK):
-            x = load_logits(start, first + a, stride, first + a < V, STRIDED)
-            mass += _weights(x, low, top, t, least, SCALE)
-        want = mass_edge(p, tl.where(total > 0, total, tl.sum(mass, 0)))
-        low = _edge(
-            start, V, stride, nothing, t, top, low, want, least, False, False, STRIDED, SCALE,
-            BLOCK,
-        )  # fmt: skip
+    low = row_edge(start, V, stride, low, total, top, t, k, p, least, STRIDED, SCALE, BLOCK)
     return draw_above(
         start, V, stride, block_mass, low, top, t, least, bits, STRIDED, SCALE, BLOCK, BLOCKS
     )

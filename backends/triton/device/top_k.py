@@ -31,14 +31,14 @@ from refsampler.backends.triton.device.rows import (
 )
 from refsampler.backends.triton.device.search import draw_from_list, draw_level
 
-__all__ = ["PLATEAU", "top_k_kernel"]
+__all__ = ["PLATEAU", "bound_by_count", "candidates", "top_k_kernel"]
 
 PLATEAU = tl.constexpr(-2)
 """In `todo`: drawn, from at least k ids that share the largest value; nothing else is kept."""
 
 
 @triton.jit
-def _bound_by_count(key, k, k_slack):
+def bound_by_count(key, k, k_slack):
     """Return a value that at least k keys reach, and hardly more than k + slack: bisection."""
     low, high = tl.min(key, 0).to(tl.int64), tl.max(key, 0).to(tl.int64) + 1
     reach = k + k_slack + 1
@@ -59,7 +59,7 @@ def _bound_by_min_p(top, t, least):
 
 
 @triton.jit
-def _candidates(
+def candidates(
     logits, id_stride, picked, selected, bound, cand_x, cand_i, V,
     STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
@@ -158,7 +158,7 @@ def top_k_kernel(
     bits = row_bits(seed, noise, seeded, step, row, zero, greedy | (top == INF))
     bound = tl.full((), NINF, tl.float32)
     if k <= chunks:
-        bound = _bound_by_count(order_key(m), k, 3)
+        bound = bound_by_count(order_key(m), k, 3)
     if least > 0:
         bound = tl.maximum(bound, _bound_by_min_p(top, t, least))
     bound = tl.where(bound > NINF, same_scaled(bound, t, -1), bound)
@@ -181,7 +181,7 @@ def top_k_kernel(
             tl.store(todo + row, WHOLE)
             tl.store(cand_x, bound)
     else:
-        n = _candidates(
+        n = candidates(
             start, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, C, G, CAP
         )
         tl.debug_barrier()
