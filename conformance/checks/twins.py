@@ -79,9 +79,11 @@ def of_its_own(
 
     """
     clause = next(iter(case.clauses), None)
-    twin = tame(case)
     wrong = next((one for one in found if one.clause in _NO_ID), None)
-    if wrong is None or clause not in TRAITS or twin == case:
+    if wrong is None or clause not in TRAITS:
+        return ()
+    twin = tame(case)
+    if twin == case:
         return ()
     for call in range(_PAIRS):
         here, there = (_without_id(one, call, sample) for one in (case, twin))
