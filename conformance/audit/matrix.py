@@ -12,7 +12,7 @@ import torch
 
 from refsampler import __version__
 from refsampler.conformance.audit.log import Settings
-from refsampler.conformance.audit.one import FaultResult, Found
+from refsampler.conformance.audit.one import NAMED_FIRST, FaultResult, Found
 from refsampler.conformance.faults.base import Fault
 
 __all__ = ["COLUMNS", "Audit", "headline", "in_order", "lines", "make_audit", "markdown"]
@@ -164,9 +164,14 @@ def _scope(audit: Audit) -> list[str]:
     left = "Without the bets and the checks that were made for a fault's kind."
     part = f"**A part**: {len(audit.not_asked)} faults were not run: {', '.join(audit.not_asked)}."
     partly = sum(one.found is Found.CAUGHT and not one.complete for one in audit.results)
+    ended = (
+        "once its own checks had caught the fault"
+        if audit.settings.profile == NAMED_FIRST
+        else "within the limit"
+    )
     short = (
-        f"In {partly} of the rows that are caught, not every exact case was asked within the limit: "
-        "further clauses might have been reported."
+        f"In {partly} of the rows that are caught, not every exact case was asked {ended}: further "
+        "clauses might have been reported."
     )
     said = (
         (named, audit.settings.named_only),

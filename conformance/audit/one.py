@@ -23,6 +23,7 @@ from refsampler.conformance.threads import one_thread
 
 __all__ = [
     "LIMIT_S",
+    "NAMED_FIRST",
     "PLANNING_S",
     "FaultResult",
     "Found",
@@ -35,6 +36,9 @@ LIMIT_S: Final = 60.0
 """Seconds that the checks of one fault may take."""
 PLANNING_S: Final = 300.0
 """Until plans are made, which later faults share."""
+NAMED_FIRST: Final = "full"
+"""The profile in which a fault is not asked further once its own checks caught it: its exact cases
+alone take minutes, and the matrix of quick shows what a whole run blames."""
 _CALL_S: Final = 5.0
 """Seconds of one call of a fault that may hang."""
 
@@ -100,10 +104,10 @@ def audit_fault(
 ) -> FaultResult:
     """Run the suite on one fault.
 
-    The checks of its clauses come first; then, while time is left, every exact case of the profile,
-    so that the verdict is that of a whole run: a clause may be blamed in another's place; then, if
-    the right one was not, laws, tails and pairs of any clause.  Planning is not counted: plans serve
-    many faults.
+    The checks of its clauses come first; in the full profile nothing follows if they caught it.
+    Then, while time is left, every exact case of the profile, so that the verdict is that of a whole
+    run: a clause may be blamed in another's place; then, if the right one was not, laws, tails and
+    pairs of any clause.  Planning is not counted: plans serve many faults.
 
     Args:
         fault: which.
@@ -172,7 +176,7 @@ class _Asking:
         self.tell(self.limit_s)
         first = self._run(named, watch, self.limit_s)
         found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
-        if exact is None:
+        if exact is None or (self.profile == NAMED_FIRST and found.found is Found.CAUGHT):
             return found
         unfinished = "ended at its limit before every case was asked"
         self.tell(msgspec.structs.replace(found, reason=found.reason or unfinished))

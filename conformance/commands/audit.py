@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -15,11 +16,17 @@ from refsampler.conformance.audit.matrix import COLUMNS, headline, lines, make_a
 from refsampler.conformance.audit.one import LIMIT_S, FaultResult, Found
 from refsampler.conformance.audit.pool import audit_faults
 from refsampler.conformance.commands.calibration import print_calibration
+from refsampler.conformance.commands.controls import print_controls
 from refsampler.conformance.commands.tables import echo_table
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.faults.registry import select
 
 __all__ = ["audit"]
+
+_RUNS: Final = 2000
+"""Simulated, of each law."""
+_CONTROL_RUNS: Final = 50
+"""Run seeds of the controls."""
 
 
 @click.command()
@@ -45,8 +52,12 @@ __all__ = ["audit"]
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), show_default="all cores")
 @click.option("--seed", "run_seed", type=click.IntRange(0, 2**31 - 1), help="Of the runs.")
 @click.option("--calibration", is_flag=True, help="Simulate whole runs of the evidence (minutes).")
+@click.option("--controls", is_flag=True, help="Run the suite on right samplers (minutes a seed).")
 @click.option(
-    "--runs", type=click.IntRange(1), default=2000, show_default=True, help="Of each law."
+    "--runs",
+    type=click.IntRange(1),
+    show_default="2000, or 50 seeds of the controls",
+    help="Of each law or control.",
 )
 @click.option("--broken-runs", type=click.IntRange(14), default=1008, show_default=True)
 @click.option(
@@ -65,7 +76,8 @@ def audit(
     workers: int,
     run_seed: int | None,
     calibration: bool,
-    runs: int,
+    controls: bool,
+    runs: int | None,
     broken_runs: int,
     out: Path | None,
 ) -> None:
@@ -80,9 +92,16 @@ def audit(
 
     With --calibration: how often the evidence reports a clause that is obeyed, or misses a broken
     one; exit 1 if a stated level is exceeded.
+
+    With --controls: every right sampler under --runs run seeds; exit 1 if anything is reported.
     """
     if calibration:
-        print_calibration(runs, broken_runs, Path("reports") / "evidence" if out is None else out)
+        evidence = Path("reports") / "evidence" if out is None else out
+        print_calibration(runs or _RUNS, broken_runs, evidence)
+        return
+    if controls:
+        kept = Path("reports") / "audit" if out is None else out
+        print_controls(runs or _CONTROL_RUNS, profile, run_seed or 1, workers, kept)
         return
     faults = select(kinds, ids)
     if leave_out:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor
@@ -45,14 +47,33 @@ class _Alias(RightKernel):
         u = torch.rand(len(x), 2, dtype=torch.float64)
         for row, generator in rows.generators.items():
             u[row] = torch.rand(2, dtype=torch.float64, generator=generator)
-        ids = [self._one(row, *pair.tolist()) for row, pair in zip(probs, u, strict=True)]
+        # rows of one law share their table
+        keys = [row.numpy().tobytes() for row in probs]
+        tables = {key: _AliasTable.of(np.frombuffer(key)) for key in dict.fromkeys(keys)}
+        ids = [tables[key].draw(*pair.tolist()) for key, pair in zip(keys, u, strict=True)]
         return torch.tensor(ids, dtype=torch.int64)
 
-    @staticmethod
-    def _one(probs: Float64[Tensor, " V"], column: float, side: float) -> int:
-        live: list[int] = probs.nonzero()[:, 0].tolist()
-        if not live or bool(probs.isnan().any()):
-            return 0
+
+@dataclass(frozen=True, slots=True)
+class _AliasTable:
+    """Columns of equal mass, each shared by at most two ids.
+
+    Attributes:
+        live: ids of some mass, one a column.
+        keep: share of the column that is its own.
+        other: the id that has the rest.
+
+    """
+
+    live: list[int]
+    keep: dict[int, float]
+    other: dict[int, int]
+
+    @classmethod
+    def of(cls, probs: Float64[np.ndarray, " V"]) -> Self:
+        """Make the table of a row; without a law, id 0."""
+        live: list[int] = [] if np.isnan(probs).any() else np.flatnonzero(probs).tolist()
+        live = live or [0]
         scaled = {token: float(probs[token]) * len(live) for token in live}
         small = [token for token in live if scaled[token] < 1]
         large = [token for token in live if scaled[token] >= 1]
@@ -63,8 +84,12 @@ class _Alias(RightKernel):
             keep[less], other[less] = scaled[less], more
             scaled[more] -= 1 - scaled[less]
             (small if scaled[more] < 1 else large).append(more)
-        token = live[min(int(column * len(live)), len(live) - 1)]
-        return token if side < keep[token] else other[token]
+        return cls(live, keep, other)
+
+    def draw(self, column: float, side: float) -> int:
+        """Return an id, given two uniforms."""
+        token = self.live[min(int(column * len(self.live)), len(self.live) - 1)]
+        return token if side < self.keep[token] else self.other[token]
 
 
 class _OfLogprobs(RightKernel):
