@@ -14,6 +14,7 @@ from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
 from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
+from refsampler.conformance.checks.standing import owned_clauses
 from refsampler.conformance.checks.twins import of_its_own
 from refsampler.conformance.decisions import Tally
 from refsampler.conformance.findings import finding_record
@@ -57,6 +58,7 @@ def judge_case(
         return _asked(subject, check, case)
     semantics = subject.capabilities.semantics
     key = case.id if case_id is None else case_id
+    owned = owned_clauses(subject.capabilities)
 
     def again(one: Case, call: int) -> Draw:
         return subject.sample(one, call, f"{key}/again")
@@ -74,7 +76,7 @@ def judge_case(
             where = f"arrangement {place + 1}, " if place else ""
             found = _crash(case, error, where, lawless=lawless)
             if not isinstance(error, SubjectEnded):
-                found = (*found, *of_its_own(case, found, again))
+                found = (*found, *of_its_own(case, found, again, owned))
             return Judged(found, draws, crashed=True)
         draws += sum(len(draw.ids) for draw in drawn)
         arrangements.append(Arrangement(one, expected, drawn))
@@ -90,7 +92,7 @@ def judge_case(
         without_surroundings(subject.capabilities, arrangements[one.arrangement].case, one, again)
         for one in first.values()
     )
-    return Judged((*cleared, *of_its_own(case, findings, again)), draws)
+    return Judged((*cleared, *of_its_own(case, findings, again, owned)), draws)
 
 
 def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:

@@ -168,6 +168,25 @@ def test_garbage_is_laid_to_what_a_case_was_made_for_only_if_its_twin_gives_none
     assert charges.get(ClauseId("temperature.scale"), CHARGE) == CHARGE < 1e-13
 
 
+class _DividesByZero(RightKernel):
+    """A greedy row beside a random one is divided by its temperature."""
+
+    def draw(self, logits: torch.Tensor, rows: Any) -> torch.Tensor:
+        ids = super().draw(logits, rows)
+        greedy = rows.temperature == 0
+        return ids if bool(greedy.all()) else torch.where(greedy, logits.shape[1], ids)
+
+
+def test_garbage_of_greedy_rows_only_is_no_argmax():
+    rows = [(row({0: 2.0}, base=0.0), request(temperature=t)) for t in (0.0, 0.7)]
+    case = batch(8, rows, "greedy.mixed", "greedy.argmax")
+    check = Check("one", clause_ids("greedy.argmax"), Kind.EXACT, lambda *_: (case,))
+    judged = judge_case(OpenSubject(_DividesByZero(), 1), check, case)
+    assert {str(one.clause) for one in judged.findings} == {"output.range", "greedy.argmax"}
+    judged = judge_case(OpenSubject(_Garbage(), 1), check, case)
+    assert {str(one.clause) for one in judged.findings} == {"output.range"}
+
+
 def test_a_twin_differs_in_what_is_extreme_only():
     asked = request(top_k=2**31, top_p=1 - 2.0**-24, temperature=1e-5, seed=3)
     case = batch(8, [(row({3: 65504.0, 4: 1.0}, base=-65504.0), asked)], "input.extreme")

@@ -24,7 +24,11 @@ from refsampler.params import SamplingParams
 
 __all__ = ["CHARGE", "TRAITS", "of_its_own", "tame"]
 
-TRAITS: Final = clause_ids("input.extreme", "temperature.scale", "top-k.off", "top-p.off")
+_GREEDY: Final = ClauseId("greedy.argmax")
+TRAITS: Final = (
+    *clause_ids("input.extreme", "temperature.scale", "top-k.off", "top-p.off"),
+    _GREEDY,
+)
 """Clauses whose cases have a twin."""
 
 _PAIRS: Final = 24
@@ -53,6 +57,15 @@ def _clipped(recipe: RowRecipe) -> RowRecipe:
     return replace(recipe, base=kept[0], values=tuple(kept[1:]), scale=min(recipe.scale, 1.0))
 
 
+def _greedy_off(case: Case) -> Case:
+    """Return the case with random rows in place of its greedy ones, and nothing else new."""
+    asked = (
+        replace(one, params=replace(one.params, temperature=1.0)) if one.params.greedy else one
+        for one in case.requests
+    )
+    return replace(case, requests=tuple(asked))
+
+
 def _usual(params: SamplingParams, largest_k: int) -> SamplingParams:
     bias = tuple(
         (token, min(max(value, -_LARGEST), _LARGEST)) for token, value in params.logit_bias
@@ -68,7 +81,10 @@ def _usual(params: SamplingParams, largest_k: int) -> SamplingParams:
 
 
 def of_its_own(
-    case: Case, found: tuple[Finding, ...], sample: Callable[[Case, int], Draw]
+    case: Case,
+    found: tuple[Finding, ...],
+    sample: Callable[[Case, int], Draw],
+    owned: frozenset[ClauseId],
 ) -> tuple[Finding, ...]:
     """Return a finding of the clause that a case was made for, if only it gives no id.
 
@@ -76,21 +92,23 @@ def of_its_own(
         case: that gave none.
         found: what it showed.
         sample: draws a call of a case.
+        owned: clauses that the subject is judged by.
 
     """
-    clause = next(iter(case.clauses), None)
+    clause = next((one for one in case.clauses if one in TRAITS and one in owned), None)
     wrong = next((one for one in found if one.clause in _NO_ID), None)
-    if wrong is None or clause not in TRAITS:
+    if wrong is None or clause is None:
         return ()
-    twin = tame(case)
+    twin = _greedy_off(case) if clause == _GREEDY else tame(case)
     if twin == case:
         return ()
     for call in range(_PAIRS):
         here, there = (_without_id(one, call, sample) for one in (case, twin))
         if here is not True or there is not False:
             return ()
-    seen = f"{wrong.seen} in {_PAIRS} calls of {_PAIRS}, in none with ordinary numbers"
-    return (Finding(ClauseId(clause), "an id, as with ordinary numbers", seen, CHARGE),)
+    twin_words = "random rows" if clause == _GREEDY else "ordinary numbers"
+    seen = f"{wrong.seen} in {_PAIRS} calls of {_PAIRS}, in none with {twin_words}"
+    return (Finding(clause, f"an id, as with {twin_words}", seen, CHARGE),)
 
 
 def _without_id(case: Case, call: int, sample: Callable[[Case, int], Draw]) -> bool | None:
