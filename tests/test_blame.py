@@ -134,12 +134,6 @@ def test_mass_that_falls_on_the_least_likely_is_the_law():
     assert "draw.law" not in explained(case, {0: 2253, 1: 1638, 2: 123, 3: 82})
 
 
-def test_a_greedy_row_that_gives_its_place_is_no_id_of_the_vocabulary():
-    case = greedy({0: 1.0, 5: 9.0})
-    assert "output.range" in explained(case, {0: 1})
-    assert "output.range" not in explained(case, {3: 1})
-
-
 class _Overflowing(RightKernel):
     """The exponential overflows, and what comes is no id."""
 

@@ -55,7 +55,6 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
     yield from _displaced(case, world)
     yield from _rounded(case, world)
     yield from _divided(case, world)
-    yield from _placed(world)
     yield from _fallen(case, world)
     for edge in (case.logits.vocab - 1, 0):
         yield ClauseId("relabel.equivariance"), replace(world, recipe=_without(world.recipe, edge))
@@ -130,14 +129,6 @@ def _fallen(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
         values = tuple(np.log(fallen).tolist())
     recipe = RowRecipe(base=-np.inf, ids=tuple(range(len(values))), values=values)
     yield ClauseId("draw.law"), World(recipe, Request(SamplingParams()), world.semantics)
-
-
-def _placed(world: World) -> Iterator[tuple[ClauseId, World]]:
-    """Yield a greedy row that gives its place among sorted candidates, which is the first."""
-    if world.request.params.greedy:
-        first = RowRecipe(base=-np.inf, ids=(0,), values=(0.0,))
-        bare = Request(SamplingParams(temperature=0.0))
-        yield ClauseId("output.range"), World(first, bare, world.semantics)
 
 
 def _displaced(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:

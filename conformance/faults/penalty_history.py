@@ -124,7 +124,15 @@ class _CountedTwice(RightVerifier):
         return replace(places, output_token_ids=histories)
 
 
-@FAULTS.fault("B054", "TensorRT-LLM", "NVIDIA/TensorRT-LLM#5623", "penalty.history", "batch.size")
+# by the index penalty.history; but that the prompt does not count is said by penalty.frequency
+@FAULTS.fault(
+    "B054",
+    "TensorRT-LLM",
+    "NVIDIA/TensorRT-LLM#5623",
+    "penalty.frequency",
+    "penalty.history",
+    "batch.size",
+)
 class _OneWorkspace(_OwnPenalties):
     """Presence and frequency count the prompt too, since all penalties share one counter."""
 
