@@ -27,7 +27,7 @@ from refsampler.backends.protocol import Capabilities, Drawn, DType, Feature, Ke
 from refsampler.backends.registry import resolve
 from refsampler.semantics import profile
 
-__all__ = ["FlashInferKernel", "backend", "with_logits_sampler"]
+__all__ = ["FlashInferKernel", "backend", "imported", "version", "with_logits_sampler"]
 
 _MOST_ELEMENTS: Final = 2**31
 """Logits of one call: the kernels number them in 32 bits, and the noise of `sampling_from_logits`
@@ -70,14 +70,14 @@ class FlashInferKernel:
         logits_sampler: bool = False,
         fallback: Kernel | None = None,
     ) -> None:
-        self._sampling = _imported()
+        self._sampling = imported()
         self._logits_sampler = logits_sampler
         self._native = NativeKernel(device)
         self._seeded = _for_seeds(device) if fallback is None else fallback
         behind = self._seeded.capabilities
         self.capabilities = Capabilities(
             name="flashinfer",
-            version=f"{_version()}, seeds by {behind.name} {behind.version}",
+            version=f"{version()}, seeds by {behind.name} {behind.version}",
             level=1,
             device=device,
             semantics=profile("flashinfer"),
@@ -138,7 +138,8 @@ class FlashInferKernel:
         return cast("Tensor", ids)
 
 
-def _imported() -> Any:
+def imported() -> Any:
+    """Return `flashinfer.sampling`, or say which extra installs it."""
     try:
         return importlib.import_module("flashinfer.sampling")
     except ModuleNotFoundError as error:
@@ -150,7 +151,8 @@ def _imported() -> Any:
         raise
 
 
-def _version() -> str:
+def version() -> str:
+    """Return FlashInfer's."""
     return str(getattr(importlib.import_module("flashinfer"), "__version__", "unknown"))
 
 

@@ -40,7 +40,9 @@ PATHS: Final = (
     GpuPath("native", "refsampler.backends.native:on_gpu", ""),
     GpuPath("native-fp64", "refsampler.backends.native:on_gpu_fp64", ""),
     GpuPath("triton", "triton", "triton"),
+    GpuPath("triton-verifier", "triton-verifier", "triton"),
     GpuPath("flashinfer", "flashinfer", "flashinfer", ("cuda",)),
+    GpuPath("flashinfer-verifier", "flashinfer-verifier", "flashinfer", ("cuda",)),
     GpuPath("aiter", "aiter", "aiter", ("rocm",)),
 )
 

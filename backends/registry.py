@@ -24,6 +24,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "aiter": "refsampler.backends.aiter:AiterKernel",
     "cpu": "refsampler.backends.cpu:backend",
     "flashinfer": "refsampler.backends.flashinfer:backend",
+    "flashinfer-verifier": "refsampler.backends.flashinfer_verifier:backend",
     "native": "refsampler.backends.native:backend",
     "native-verifier": "refsampler.backends.native_verifier:backend",
     "reference": "refsampler.backends.reference:sampler",

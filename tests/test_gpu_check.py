@@ -14,7 +14,8 @@ from refsampler.backends.registry import BUILT_IN
 
 def test_every_path_is_a_backend_and_rocm_never_meets_flashinfer():
     assert all(path.spec in BUILT_IN or ":" in path.spec for path in PATHS)
-    assert {path.name for path in paths_for("rocm")} == {"native", "native-fp64", "triton", "aiter"}
+    on_rocm = {"native", "native-fp64", "triton", "triton-verifier", "aiter"}
+    assert {path.name for path in paths_for("rocm")} == on_rocm
     assert "aiter" not in {path.name for path in paths_for("cuda")}
 
 
@@ -46,5 +47,6 @@ def test_what_is_missing_is_named_and_a_failure_is_not_lost(monkeypatch, code, e
         "refsampler.backends.native:on_gpu",
         "refsampler.backends.native:on_gpu_fp64",
         "triton",
+        "triton-verifier",
     ]
-    assert str(ran[-1][-1]).endswith("triton")
+    assert str(ran[-1][-1]).endswith("triton-verifier")

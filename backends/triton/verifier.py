@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
+from refsampler.backends.emitted import all_of, emitted_ids
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.backends.triton.geometry import Geometry
 from refsampler.backends.triton.kernel import TritonKernel
@@ -114,17 +114,17 @@ class TritonVerifier:
         tokens = bonus
         if layout.most:
             tokens = self._verified(x, draft_ids, draft_probs, bonus[:, 0], layout, metadata)
-        emitted = _emitted(tokens, sizes)
+        emitted = emitted_ids(tokens, sizes)
         shown = shown_values(self._sampler.logprobs_mode, raw, x)
         return Verified(
             token_ids=tokens,
             logprobs_tensors=gather(
                 shown,
-                torch.where(emitted >= 0, emitted, 0),
+                emitted.clamp(min=0),
                 positions.max_num_logprobs,
                 positions.logprob_token_ids or {},
             ),
-            valid=_valid(has_law(x) | (emitted < 0), sizes),
+            valid=all_of(has_law(x) | (emitted < 0), sizes),
         )
 
     def _verified(
@@ -158,16 +158,3 @@ class TritonVerifier:
             noise=noise,
         )
         return self._kernel.verify(given)
-
-
-def _emitted(tokens: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return what stands at each position [positions], -1 where nothing does."""
-    column = torch.arange(tokens.shape[1], device=tokens.device)
-    places = column <= torch.tensor(sizes, device=tokens.device)[:, None]
-    return tokens[places].long()
-
-
-def _valid(lawful: Bool[Tensor, " positions"], sizes: Sequence[int]) -> Bool[Tensor, " requests"]:
-    """Say of each request whether all of its positions are."""
-    by_request = torch.split(lawful, [size + 1 for size in sizes])
-    return torch.stack([one.all() for one in by_request]) if sizes else lawful
