@@ -43,14 +43,15 @@ def _steps(draw: st.DrawFn, *, dyadic: bool) -> Case:
     """A few unlike requests of up to five drafts; every random one has a seed."""
     vocab = draw(vocabularies(400))
     lawful = draw(st.booleans())
-    row, asked = recipes(vocab, dyadic=dyadic), requests(vocab, dyadic=dyadic, features=_FEATURES)
+    row, law = recipes(vocab, dyadic=dyadic), recipes(vocab, dyadic=True)
+    asked = requests(vocab, dyadic=dyadic, features=_FEATURES)
     parts = []
     for place in range(draw(st.integers(1, 4))):
         size = draw(st.integers(0 if place else 1, _MOST_DRAFTS))
         targets = tuple(draw(row) for _ in range(size + 1))
-        near = [draw(st.booleans()) for _ in range(size)]
         laws = tuple(
-            target if close else draw(row) for target, close in zip(targets, near, strict=False)
+            target if draw(st.booleans()) and _is_law(vocab, target) else draw(law)
+            for target in targets[:size]
         )
         drafts = tuple(draw(_drafts(vocab, one)) for one in targets[:size])
         if size and draw(st.integers(0, 7)) == 0:
@@ -59,6 +60,11 @@ def _steps(draw: st.DrawFn, *, dyadic: bool) -> Case:
             Drafted(_admitted(draw(asked), place), drafts, targets, laws if lawful else ())
         )
     return steps_case(vocab, parts)
+
+
+def _is_law(vocab: int, row: RowRecipe) -> bool:
+    """Whether a row has a softmax."""
+    return bool((LogitsRecipe(vocab, (row,)).build(torch.float32) < torch.inf).all())
 
 
 def _drafts(vocab: int, target: RowRecipe) -> st.SearchStrategy[int]:
