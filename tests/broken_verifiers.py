@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import torch
 
+from refsampler.backends.native import NativeKernel
 from refsampler.conformance.faults.verifiers import RightVerifier
+from refsampler.positions import all_positions, drafts_of
+from refsampler.sampler import Sampler
 
 
 class AlwaysAccepts(RightVerifier):
@@ -36,6 +39,88 @@ class OneRace(RightVerifier):
     def noise(self, sizes, like, generators):
         uniforms, races = super().noise(sizes, like, generators)
         return uniforms, races[:1].expand_as(races)
+
+
+class SameUniforms(RightVerifier):
+    """Accepts by the uniforms of its first call of a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def noise(self, sizes, like, generators):
+        uniforms, races = super().noise(sizes, like, generators)
+        return self.kept.setdefault(len(uniforms), uniforms), races
+
+
+class SameRaces(RightVerifier):
+    """Recovers by the races of its first call of a size."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def noise(self, sizes, like, generators):
+        uniforms, races = super().noise(sizes, like, generators)
+        return uniforms, self.kept.setdefault(races.shape, races)
+
+
+class SameBonus(RightVerifier):
+    """Draws the bonus from the same state of the generator again and again."""
+
+    def __init__(self):
+        super().__init__()
+        right = self._sampler
+
+        def sample(*args, **options):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(5)
+                return right(*args, **options)
+
+        self._sampler = _Wrapped(sample, right)  # type: ignore[assignment]  # as far as it is used
+
+
+class _Wrapped:
+    def __init__(self, sample, right):
+        self._sample, self.process, self.logprobs_mode = sample, right.process, right.logprobs_mode
+
+    def __call__(self, *args, **options):
+        return self._sample(*args, **options)
+
+
+class UnfilteredBonus(RightVerifier):
+    """Top-p does not act on the bonus."""
+
+    def __init__(self):
+        super().__init__()
+        kernel = NativeKernel()
+        self._sampler = Sampler(
+            filter_and_draw=lambda logits, rows: kernel.draw(logits, replace(rows, top_p=None)),
+            folds=kernel.capabilities.folds,
+        )
+
+
+class FiltersOnce(RightVerifier):
+    """Top-k and top-p act on the first position of a request only."""
+
+    def positions(self, metadata):
+        places = super().positions(metadata)
+        behind = torch.tensor([place.drafts > 0 for place in all_positions(drafts_of(metadata))])
+        return replace(
+            places,
+            top_k=None
+            if places.top_k is None
+            else places.top_k.masked_fill(behind, places.vocab_size),
+            top_p=None if places.top_p is None else places.top_p.masked_fill(behind, 1.0),
+        )
+
+
+class SixtyFour(RightVerifier):
+    """Rejects the 65th draft of the first request where there are many."""
+
+    def accepted(self, draft_ids, p, q, uniforms):
+        found = super().accepted(draft_ids, p, q, uniforms)
+        return found & (torch.arange(len(found)) != 64) if len(found) > 128 else found
 
 
 class DrawsFromNeighbours(RightVerifier):

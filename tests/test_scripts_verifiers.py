@@ -117,6 +117,8 @@ def exact(name, check_name):
         ("Raises", "draft-positions", "RuntimeError: empty"),
         ("WrongError", "refused-beside-drafts", "RuntimeError in place of a ValueError: no"),
         ("DrawsFromNeighbours", "seeded-drafts", "beside others"),
+        ("SameUniforms", "fresh-steps", "calls 1 and 2 accept the same drafts of all 256"),
+        ("SameRaces", "fresh-steps", " ids in place of rejected drafts"),
     ],
 )
 def test_single_steps(ended, name, check, shown):

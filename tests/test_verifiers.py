@@ -41,9 +41,15 @@ from refsampler.speculative import RejectionSampler, Verified
 from tests.broken_verifiers import (
     AlwaysAccepts,
     DrawsFromNeighbours,
+    FiltersOnce,
     InPlace,
     OneRace,
     OneUniform,
+    SameBonus,
+    SameRaces,
+    SameUniforms,
+    SixtyFour,
+    UnfilteredBonus,
     WrongError,
 )
 
@@ -130,6 +136,9 @@ def place(probs, draft=None, law=None, greedy=False):
             "nothing follows",
         ),
         ([place([0, 3, 1], 2, greedy=True), place([5, 1, 1], greedy=True)], (1,), ""),
+        # one id and nothing else: accepted for sure, hence something follows
+        ([place([0, 1, 0], 1), place([0, 1, 0])], (1,), "nothing follows the draft accepted"),
+        ([place([0, 1, 0], 1, [0, 1.001, 0]), place([0, 1, 0])], (1,), ""),
         # nothing is left: the target, the draft itself included
         ([place([0, 0.5, 0.5], 1, [0, 0.6, 0.6]), place(P)], (1,), ""),
         ([place([0, 0.5, 0.5], 1, [0, 0.6, 0.6]), place(P)], (0,), "id 0 at position 1"),
@@ -184,6 +193,12 @@ class OutOfRange(RightVerifier):
         (DrawsFromNeighbours, "seeded-drafts", "seed.batch"),
         (AlwaysAccepts, "disjoint-laws", "spec.law"),
         (AlwaysAccepts, "draft-constraints", "spec.processors"),
+        (UnfilteredBonus, "draft-constraints", "spec.processors"),
+        (FiltersOnce, "draft-constraints", "spec.processors"),
+        (SixtyFour, "draft-positions", "spec.draft-law"),
+        (SameUniforms, "fresh-steps", "spec.law"),
+        (SameRaces, "fresh-steps", "spec.law"),
+        (SameBonus, "fresh-steps", "spec.law"),
     ],
 )
 def test_wrong_verifiers_break_the_clause_they_should(backend, check, clause):

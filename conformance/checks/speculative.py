@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -20,10 +22,12 @@ from refsampler.conformance.subject import OpenSubject, SubjectError, derived_se
 from refsampler.conformance.verifying import Answer, Step, step_of, verify
 from refsampler.processors import LogitsProcessor
 
-__all__ = ["CHECKS", "given_step"]
+__all__ = ["CHECKS", "ENOUGH", "given_step"]
 
-_PROCESSORS, _DEGENERATE = clause_ids("spec.processors", "spec.degenerate")
+_PROCESSORS, _DEGENERATE, _LAW = clause_ids("spec.processors", "spec.degenerate", "spec.law")
 _SEEDED = clause_ids("seed.batch", "seed.reproducible")
+ENOUGH: Final = 24
+"""Flat ids that are compared: all equal with probability 7^-24 = 5e-21, a pair of calls."""
 
 
 def given_step(case: Case, device: str = "cpu") -> Step:
@@ -112,6 +116,31 @@ def _ask_refusal(subject: OpenSubject, case: Case) -> Asked:
     return Asked((found,), 1)
 
 
+def _ask_fresh(subject: OpenSubject, case: Case) -> Asked:
+    """Verify a step in several calls: none may accept, recover or add what another did."""
+    step = step_of(case, subject.capabilities.device)
+    answers = []
+    for call in range(case.calls):
+        answer = verify(subject, step, derived_seed(subject.run_seed, case.id, call))
+        wrong = tuple(_of_form(subject.capabilities, case, answer, call))
+        if wrong:
+            return Asked(wrong, call)
+        answers.append(answer.ids)
+    draws = case.calls * len(step.requests)
+    for first, second in combinations(range(case.calls), 2):
+        pairs = list(zip(answers[first], answers[second], strict=True))
+        same = [len(one) == len(other) for one, other in pairs]
+        repeated = ["accepts the same drafts"] if all(same) else []
+        for length, words in ((1, "puts the same ids in their place"), (2, "adds the same ids")):
+            ends = [one[-1] == two[-1] for one, two in pairs if len(one) == len(two) == length]
+            repeated += [words] if len(ends) >= ENOUGH and all(ends) else []
+        if repeated:
+            seen = f"call {second + 1} {', '.join(repeated)} as call {first + 1}"
+            charge = float(max(2.0 ** -len(pairs), designed.FLAT_IDS**-ENOUGH))
+            return Asked((Finding(_LAW, "fresh noise in every call", seen, charge),), draws)
+    return Asked((), draws)
+
+
 def _ask_seeded(subject: OpenSubject, case: Case) -> Asked:
     """Compare what a seeded request emits alone, again, and among others in another order."""
     step = step_of(case, subject.capabilities.device)
@@ -198,6 +227,11 @@ CHECKS: tuple[Check, ...] = (
     replace(
         _check("refused-beside-drafts", "spec.processors", lambda _: designed.refused_cases()),
         ask=_ask_refusal,
+    ),
+    replace(
+        _check("fresh-steps", "spec.law", lambda _: (designed.fresh_case(),)),
+        kind=Kind.NEAR_CERTAIN,
+        ask=_ask_fresh,
     ),
     Check("seeded-drafts", _SEEDED, Kind.EXACT, _seeded_cases, ask=_ask_seeded),
 )

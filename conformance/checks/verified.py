@@ -51,10 +51,11 @@ class Place:
         """Whether every noise accepts the draft."""
         if not self.may_accept():
             return False
+        certain = int(self.allowed.sum()) == 1
         if self.greedy:
-            return int(self.allowed.sum()) == 1
+            return certain
         p, q = self.probs[self.draft], self.draft_law[self.draft]
-        return bool(p >= q * (1 + _MARGIN))
+        return bool(p >= q * (1 + _MARGIN) or (certain and q <= 1))
 
     def others(self) -> Bool[np.ndarray, " vocab"]:
         """Return the ids that may be emitted where the draft is not accepted."""

@@ -99,12 +99,25 @@ def constraint_cases(features: frozenset[Feature]) -> tuple[Case, ...]:
         ),
     ]
     cases.append(steps_case(_V, filters, clause, calls=_CALLS))
+    # drafts that are accepted for sure, so that the second position and the bonus are reached too
+    pair = masses({1: 0.5, 2: 0.5})
+    cold = row({1: 1.0, 2: 0.5})
+    reached = [
+        *(Drafted(one, (1, 1), (wide,) * 3, (pair,) * 2) for one in alone),
+        Drafted(request(top_k=2), (1, 2), (wide,) * 3, (pair,) * 2),
+        Drafted(request(top_k=2, top_p=0.5), (1, 1), (wide,) * 3, (pair,) * 2),
+        Drafted(request(temperature=2.0**-7), (1, 1), (cold,) * 3, (pair,) * 2),
+    ]
+    cases.append(steps_case(_V, reached, clause, calls=_CALLS))
     if Feature.MASKS in features:
+        left = masses({2: 0.5, 3: 0.25, 4: 0.25})
         masked = [
             Drafted(request(allowed_token_ids=(2, 3)), (1, 2), (wide,) * 3, laws[:1] * 2),
             Drafted(request(bad_words_token_ids=((1,), (2,))), (2, 3), (wide,) * 3, laws),
             Drafted(request(allowed_token_ids=(4,)), (4, 4), (wide,) * 3, laws),
             Drafted(request(min_tokens=9, stop_token_ids=(1, 2)), (2, 3), (wide,) * 3, laws),
+            Drafted(request(bad_words_token_ids=((1,), (2,))), (3, 4), (wide,) * 3, (left,) * 2),
+            Drafted(request(min_tokens=9, stop_token_ids=(1, 2)), (3, 4), (wide,) * 3, (left,) * 2),
         ]
         cases.append(steps_case(_V, masked, clause, calls=_CALLS))
     if Feature.PENALTIES in features:

@@ -16,8 +16,10 @@ from refsampler.conformance.designed.drafted import Drafted, led, only, steps_ca
 from refsampler.request import PLACEHOLDER
 
 __all__ = [
+    "FLAT_IDS",
     "ROUNDED_UP",
     "degenerate_cases",
+    "fresh_case",
     "greedy_cases",
     "law_cases",
     "padded_case",
@@ -28,6 +30,9 @@ __all__ = [
 
 ROUNDED_UP: Final = 1 + 2.0**-18
 """A softmax in float32 over a large vocabulary may sum to so much, and one in bfloat16 to more."""
+
+FLAT_IDS: Final = 7
+"""Equally likely ids beside the draft of `fresh_case`."""
 
 _V: Final = 12
 _CALLS: Final = 16
@@ -53,10 +58,20 @@ def position_cases() -> tuple[Case, ...]:
         )
         for drafts, bonus in (((1, 2, 3), 4), ((), 5), ((6,), 7), ((8, 9, 10, 2), 1))
     ]
+    most = tuple(1 + at % 10 for at in range(128))
+    long = [
+        Drafted(plain, most, only(*most, 11)),
+        certain[0],
+        Drafted(plain, most, only(*most[:-1], 11, 9)),
+    ]
+    # plain decoding by another name
+    none = [Drafted(plain, (), only(9)), Drafted(plain, (), only(4))]
     return (
         steps_case(_V, certain, clause),
         steps_case(_V, certain[::-1], clause),
         steps_case(_V, paired, clause, calls=_CALLS),
+        steps_case(_V, long, clause),
+        steps_case(_V, none, clause),
     )
 
 
@@ -191,3 +206,10 @@ def seeded_case() -> Case:
         )
     ]
     return steps_case(_V, parts, "seed.batch", "seed.reproducible", calls=4)
+
+
+def fresh_case() -> Case:
+    """Return many equal requests whose draft is accepted half the time; other ids are flat."""
+    target = masses({1: 0.5} | dict.fromkeys(range(2, 2 + FLAT_IDS), 0.5 / FLAT_IDS))
+    flat = masses(dict.fromkeys(range(2, 2 + FLAT_IDS), 1 / FLAT_IDS))
+    return steps_case(_V, [Drafted(request(), (1,), (target, flat))] * 256, "spec.law", calls=3)

@@ -9,7 +9,7 @@ import numpy as np
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks import Check
-from refsampler.conformance.checks.speculative import CHECKS, given_step
+from refsampler.conformance.checks.speculative import CHECKS, ENOUGH, given_step
 from refsampler.conformance.checks.verified import Place, places_of
 from refsampler.conformance.scripts.expressions import id_set, one_line, value
 from refsampler.conformance.scripts.rows import RESULTS
@@ -92,6 +92,20 @@ class Custom(LogitsProcessor):
         return logits + (torch.arange(logits.shape[-1], device=logits.device) == 1)
 
 '''
+
+_FRESH: Final = """
+answers = [begin(REQUESTS, seed)[1](REQUESTS, LOGITS.clone(), LAWS) for seed in {seeds}]
+for second in range(1, len(answers)):
+    for first in range(second):
+        pairs, where = list(zip(answers[first], answers[second])), f"calls {{first + 1}} and {{second + 1}}"
+        if all(len(one) == len(two) for one, two in pairs):
+            problems.append(f"{{where}} accept the same drafts of all {{len(pairs)}} requests")
+        for length, words in ((1, "in place of rejected drafts"), (2, "behind accepted ones")):
+            ends = [one[-1] == two[-1] for one, two in pairs if len(one) == len(two) == length]
+            if len(ends) >= {enough} and all(ends):
+                problems.append(f"{{where}} give the same {{len(ends)}} ids {{words}}")
+code = 1 if problems else 0
+"""
 
 _SEEDED: Final = '''
 sizes = [len(one.drafts) for one in REQUESTS]
@@ -182,17 +196,23 @@ def drafted_script(
                 for call in calls
             ]
             body = _SEEDED.format(seeds=seeds)
+        case "fresh-steps":
+            body = _FRESH.format(seeds=_seeds(case, run_seed), enough=ENOUGH)
         case _:
             places = places_of(case, step, capabilities.semantics)
             rows = ", ".join(f"[{', '.join(map(_place, one))}]" for one in places)
             body = _WALK.format(
                 places=f"[{rows}]",
-                seeds=[derived_seed(run_seed, case.id, call) for call in range(case.calls)],
+                seeds=_seeds(case, run_seed),
                 may_not_change=Feature.IN_PLACE not in capabilities.features,
                 raises=expected in RESULTS,
             )
     requests = f"\nREQUESTS = {value(step.requests)}\nproblems = []\n"
     return beginning + requests + body + _END.format(expected=expected, seen=seen)
+
+
+def _seeds(case: Case, run_seed: int) -> list[int]:
+    return [derived_seed(run_seed, case.id, call) for call in range(case.calls)]
 
 
 def _refused(case: Case, capabilities: Capabilities, run_seed: int) -> str:
