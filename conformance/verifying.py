@@ -177,8 +177,29 @@ class DraftingBatch:
         )
         return ids, laws
 
-    def verify(self, logits: Tensor, draft_probs: Tensor) -> Answer:
-        """Let the backend verify what it drafted.
+    def propose(self, drafts: Sequence[tuple[int, ...]]) -> None:
+        """Give each request drafts from elsewhere, which are certain."""
+        self.requests = tuple(
+            replace(one, drafts=ids) for one, ids in zip(self.requests, drafts, strict=True)
+        )
+
+    def accept(self, ids: Sequence[Sequence[int]]) -> None:
+        """Append what was emitted to the outputs; the drafts are done with.
+
+        Raises:
+            SubjectError: the backend raised.
+
+        """
+        if self._session is not None:
+            with _raised():
+                self._session.accept(range(len(ids)), ids)
+        self.requests = tuple(
+            replace(one, output=(*one.output, *gained), drafts=())
+            for one, gained in zip(self.requests, ids, strict=True)
+        )
+
+    def verify(self, logits: Tensor, draft_probs: Tensor | None) -> Answer:
+        """Let the backend verify the drafts.
 
         Raises:
             SubjectError: the backend raised.

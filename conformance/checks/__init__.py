@@ -39,6 +39,7 @@ def all_checks() -> tuple[Check, ...]:
         steps,
         tail,
         tail_dtypes,
+        texts,
     )
 
     groups = (
@@ -58,6 +59,7 @@ def all_checks() -> tuple[Check, ...]:
         admission,
         sessions,
         speculative,
+        texts,
         cost,
         generated,
         recorded,

@@ -24,7 +24,10 @@ from refsampler.processors import LogitsProcessor
 
 __all__ = ["CHECKS", "ENOUGH", "given_step"]
 
-_PROCESSORS, _DEGENERATE, _LAW = clause_ids("spec.processors", "spec.degenerate", "spec.law")
+_PROCESSORS, _DEGENERATE, _DRAFT_LAW = clause_ids(
+    "spec.processors", "spec.degenerate", "spec.draft-law"
+)
+_LAW, _GREEDY, _PADDING = clause_ids("spec.law", "spec.greedy", "output.vocab-padding")
 _SEEDED = clause_ids("seed.batch", "seed.reproducible")
 ENOUGH: Final = 24
 """Flat ids that are compared: all equal with probability 7^-24 = 5e-21, a pair of calls."""
@@ -52,19 +55,27 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
             if wrong:
                 seen = f"{wrong} (request {number + 1} emits {list(ids)})"
                 expected = "what some noise allows by the exact laws"
+                named = _explaining(case, greedy=places[number][0].greedy)
                 findings.append(
-                    Finding(
-                        case.clauses[0],
-                        expected,
-                        seen,
-                        row=number,
-                        call=call,
-                        candidates=case.clauses,
-                    )
+                    Finding(named[0], expected, seen, row=number, call=call, candidates=named)
                 )
         if findings:
             return Asked(tuple(findings), drawn)
     return Asked((), drawn)
+
+
+def _explaining(case: Case, *, greedy: bool) -> tuple[ClauseId, ...]:
+    """Return the clauses that explain a wrong walk: the case's, and what is wrong in any case.
+
+    The others count only where cases of their own show them.  Those of `spec.law` have equal rows,
+    so that no mistake about rows or positions shows there.
+    """
+    clauses = case.clauses
+    if _LAW in clauses:
+        return clauses
+    if _PADDING in clauses:
+        return (*clauses, _DRAFT_LAW)
+    return tuple(dict.fromkeys((*clauses, *((_GREEDY,) if greedy else (_DRAFT_LAW, _LAW)))))
 
 
 def _of_form(
