@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from refsampler.backends.native import NativeKernel
+from refsampler.backends.reference import ReferenceEngine, ReferenceSession
 from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.positions import all_positions, drafts_of
 from refsampler.sampler import Sampler
@@ -160,3 +161,38 @@ class Raises(RightVerifier):
         if any(not ids for ids in metadata.spec_token_ids or [()]):
             raise RuntimeError("empty")
         return super().verify(draft_ids, draft_probs, logits, metadata)
+
+
+class KeepsRejected(ReferenceSession):
+    """The drafts of the step before stay in the history, accepted or not."""
+
+    def __init__(self, vocab, seed):
+        super().__init__(vocab, seed)
+        self._drafted = {}
+
+    def verify(self, ids, drafts, draft_probs, logits):
+        self._drafted = dict(zip(ids, drafts, strict=True))
+        return super().verify(ids, drafts, draft_probs, logits)
+
+    def accept(self, ids, tokens):
+        behind = [
+            (*self._drafted.get(one, ()), *gained[-1:])
+            for one, gained in zip(ids, tokens, strict=True)
+        ]
+        super().accept(ids, behind)
+
+
+class KeepsRejectedEngine(ReferenceEngine):
+    def open(self, vocab, seed):
+        return KeepsRejected(vocab, seed)
+
+
+class NeverTheBonus(RightVerifier):
+    """Where all drafts are accepted the bonus is left out."""
+
+    def verify(self, draft_ids, draft_probs, logits, metadata):
+        output = super().verify(draft_ids, draft_probs, logits, metadata)
+        ids = output.token_ids.clone()
+        if ids.shape[1] > 1:
+            ids[:, -1] = -1
+        return replace(output, token_ids=ids)

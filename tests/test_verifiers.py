@@ -14,7 +14,7 @@ from refsampler.backends.native_verifier import NativeVerifier
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.backends.reference import ReferenceEngine, ReferenceSampler, ReferenceSession
 from refsampler.conformance.case import decode_case, encode_case
-from refsampler.conformance.checks import speculative
+from refsampler.conformance.checks import Finding, speculative, texts
 from refsampler.conformance.checks.standing import owned_clauses
 from refsampler.conformance.checks.step_laws import first_acceptance
 from refsampler.conformance.checks.steps import plan_steps
@@ -43,6 +43,8 @@ from tests.broken_verifiers import (
     DrawsFromNeighbours,
     FiltersOnce,
     InPlace,
+    KeepsRejectedEngine,
+    NeverTheBonus,
     OneRace,
     OneUniform,
     SameBonus,
@@ -223,6 +225,39 @@ def test_an_engine_passes_what_it_can_be_asked():
         False,
         True,
     ]
+
+
+def texts_of(backend):
+    subject = OpenSubject(backend, 3)
+    (check,) = texts.CHECKS
+    found: list[Finding] = []
+    for case in check.cases(subject.capabilities, 1):
+        assert check.ask is not None
+        found += check.ask(subject, case).findings
+    return found
+
+
+def test_a_text_by_hand():
+    """Row v gives 4 to v + 1, 2.75 to v + 5, .75 to v + 8; each time an id came costs 1.5."""
+    ((check,), capabilities) = (texts.CHECKS, ReferenceSampler().capabilities)
+    (case,) = check.cases(capabilities, 1)
+    asked = replace(case.requests[0], prompt=(3,))
+    # once round, new ids win; then 4 came once: 2.5 against 2.75 - 1.5
+    text = texts.text_of(case.build_logits(), asked, 14, Semantics())
+    assert text == (4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5)
+    # behind 3 a 4 that came once falls behind a new 8: 2.5 against 2.75
+    assert (
+        texts.text_of(case.build_logits(), replace(asked, output=(4, 3)), 1, Semantics())[-1] == 8
+    )
+
+
+def test_texts_with_drafts():
+    assert not texts_of(ReferenceSampler())
+    assert not texts_of(ReferenceEngine())
+    (found,) = texts_of(KeepsRejectedEngine())
+    assert found.candidates[:2] == ("spec.greedy", "spec.history")
+    (found,) = texts_of(NeverTheBonus())
+    assert "as without drafts" in found.expected
 
 
 def test_a_session_verifies_as_a_sampler_does():

@@ -41,11 +41,11 @@ def _cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
     if Feature.SPECULATIVE not in features:
         return ()
     rows = [
-        row({(v + 1) % _V: 4.0, (v + 5) % _V: 2.75, (v + 8) % _V: 1.25}, base=-64.0)
+        row({(v + 1) % _V: 4.0, (v + 5) % _V: 2.75, (v + 8) % _V: 0.75}, base=-64.0)
         for v in range(_V)
     ]
     penalised = Feature.PENALTIES in features
-    asked = request(temperature=0.0, frequency_penalty=1.0 if penalised else 0.0)
+    asked = request(temperature=0.0, frequency_penalty=1.5 if penalised else 0.0)
     return (batch(_V, [(one, asked) for one in rows], *_CLAUSES),)
 
 
