@@ -18,7 +18,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 from refsampler.request import Request
 from tests.vllm_parity import oracle
 
-__all__ = ["verify"]
+__all__ = ["scheduled", "verify"]
 
 
 def verify(
@@ -38,13 +38,13 @@ def verify(
     # the input batch fills this when a step is scheduled
     metadata = replace(metadata, spec_token_ids=drafts)
     sampler = RejectionSampler(Sampler(use_fp64_gumbel=True))
-    output = sampler(_scheduled(drafts), draft_probs, logits.clone(), metadata)
+    output = sampler(scheduled(drafts), draft_probs, logits.clone(), metadata)
     emitted: list[list[int]]
     emitted, _ = RejectionSampler.parse_output(output.sampled_token_ids, logits.shape[1])
     return emitted
 
 
-def _scheduled(drafts: Sequence[Sequence[int]]) -> SpecDecodeMetadata:
+def scheduled(drafts: Sequence[Sequence[int]]) -> SpecDecodeMetadata:
     """Return where the rows of each request lie."""
 
     def ids(values: Sequence[int]) -> Tensor:
