@@ -138,9 +138,8 @@ def place(probs, draft=None, law=None, greedy=False):
             "nothing follows",
         ),
         ([place([0, 3, 1], 2, greedy=True), place([5, 1, 1], greedy=True)], (1,), ""),
-        # one id and nothing else: accepted for sure, hence something follows
-        ([place([0, 1, 0], 1), place([0, 1, 0])], (1,), "nothing follows the draft accepted"),
-        ([place([0, 1, 0], 1, [0, 1.001, 0]), place([0, 1, 0])], (1,), ""),
+        # p = q: a uniform of 1 may reject the draft, which then replaces itself
+        ([place([0, 1, 0], 1), place([0, 1, 0])], (1,), ""),
         # nothing is left: the target, the draft itself included
         ([place([0, 0.5, 0.5], 1, [0, 0.6, 0.6]), place(P)], (1,), ""),
         ([place([0, 0.5, 0.5], 1, [0, 0.6, 0.6]), place(P)], (0,), "id 0 at position 1"),

@@ -51,11 +51,10 @@ class Place:
         """Whether every noise accepts the draft."""
         if not self.may_accept():
             return False
-        certain = int(self.allowed.sum()) == 1
         if self.greedy:
-            return certain
+            return int(self.allowed.sum()) == 1
         p, q = self.probs[self.draft], self.draft_law[self.draft]
-        return bool(p >= q * (1 + _MARGIN) or (certain and q <= 1))
+        return bool(p >= q * (1 + _MARGIN))
 
     def others(self) -> Bool[np.ndarray, " vocab"]:
         """Return the ids that may be emitted where the draft is not accepted."""

@@ -58,11 +58,13 @@ def position_cases() -> tuple[Case, ...]:
         )
         for drafts, bonus in (((1, 2, 3), 4), ((), 5), ((6,), 7), ((8, 9, 10, 2), 1))
     ]
+    # as many drafts as there may be: less likely in their laws than in the targets
     most = tuple(1 + at % 10 for at in range(128))
+    laws = tuple(masses({one: 0.75, 11: 0.25}) for one in most)
     long = [
-        Drafted(plain, most, only(*most, 11)),
-        certain[0],
-        Drafted(plain, most, only(*most[:-1], 11, 9)),
+        Drafted(plain, most, only(*most, 11), laws),
+        Drafted(plain, (), only(9)),
+        Drafted(plain, most, only(*most[:-1], 11, 9), laws),
     ]
     # plain decoding by another name
     none = [Drafted(plain, (), only(9)), Drafted(plain, (), only(4))]
