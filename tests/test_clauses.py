@@ -24,7 +24,7 @@ determinism.repeat draw.law draw.resolution draw.support draw.tail effect.parame
 greedy.mixed greedy.threshold greedy.tie history.preempt independence.calls independence.rows
 independence.streams input.dtypes input.extreme input.large input.layout input.untouched
 input.validated logprobs.finite logprobs.gather logprobs.neutral logprobs.rank logprobs.raw
-logprobs.step mask.allowed mask.bad-words mask.empty mask.min-tokens mask.width min-p.keep
+logprobs.step mask.allowed mask.bad-words mask.empty mask.flagged mask.min-tokens mask.width min-p.keep
 nonfinite.contained order.pipeline output.form output.range output.returns output.vocab-padding
 parallel.ranks penalty.frequency penalty.history penalty.presence penalty.repetition
 refuse.unsupported relabel.equivariance seed.batch seed.effect seed.reproducible spec.degenerate
@@ -62,7 +62,7 @@ def test_the_digest_is_that_of_the_file():
 
 def test_should_is_used_where_nothing_gates():
     should = {c.id for c in clauses.load().clauses if c.level is Level.SHOULD}
-    assert should == {"draw.resolution", "cost.bounded"}
+    assert should == {"draw.resolution", "cost.bounded", "mask.flagged"}
 
 
 def test_texts_are_sentences():

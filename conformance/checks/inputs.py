@@ -5,12 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks.base import Check, Kind, clause_ids
+from refsampler.conformance.checks.base import Check, Finding, Kind, Trial, clause_ids
 from refsampler.conformance.designed import inputs
 from refsampler.request import Request
 
 __all__ = ["CHECKS", "legal"]
+
+
+def _flagged(trial: Trial) -> tuple[Finding, ...]:
+    """Report a row that is flagged and has a law, or has none and is not flagged; exact."""
+    arrangement = trial.arrangements[0]
+    lawful = [arrangement.expected.row(row).valid for row in range(len(arrangement.case.requests))]
+    for call, draw in enumerate(arrangement.draws):
+        flags = [] if draw.output is None else draw.output.valid.tolist()
+        for row, (right, flag) in enumerate(zip(lawful, flags, strict=False)):
+            if right != flag:
+                expected, seen = (f"valid = {one}" for one in (right, flag))
+                return (Finding(ClauseId("mask.flagged"), expected, seen, row=row, call=call),)
+    return ()
 
 
 def legal(capabilities: Capabilities, cases: tuple[Case, ...]) -> tuple[Case, ...]:
@@ -87,8 +101,9 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "empty-supports",
-        clause_ids("mask.empty"),
+        clause_ids("mask.empty", "mask.flagged"),
         Kind.NEAR_CERTAIN,
         lambda capabilities, _: legal(capabilities, inputs.empty_cases()),
+        judge=_flagged,
     ),
 )

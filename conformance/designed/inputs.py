@@ -197,4 +197,4 @@ def empty_cases() -> tuple[Case, ...]:
         (peak(0, seed=9), _GREEDY),
     ]
     rows = [good[0], *empty[:2], good[1], *empty[2:], good[2]]
-    return (batch(33, rows, "mask.empty", hazard=Hazard.CRASH, calls=8),)
+    return (batch(33, rows, "mask.empty", "mask.flagged", hazard=Hazard.CRASH, calls=8),)

@@ -58,7 +58,7 @@ class _DraftsReadEarly(RightEngine):
     session = _ReadEarly
 
 
-@FAULTS.fault("B103", "vLLM", "vllm-project/vllm#53665", "mask.empty")
+@FAULTS.fault("B103", "vLLM", "vllm-project/vllm#53665", "mask.flagged", "mask.empty")
 class _EmptyIsValid(RightSampler):
     """Two hard constraints leave nothing, and the row gets id 0 as if that were an answer."""
 
