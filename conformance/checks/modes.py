@@ -35,6 +35,13 @@ __all__ = ["CHECKS", "offers_modes"]
 
 _FINITE, _RAW, _NEUTRAL = (ClauseId(f"logprobs.{name}") for name in ("finite", "raw", "neutral"))
 _SHOWN = clause_ids("logprobs.raw", "logprobs.rank")
+_OTHER_STAGE = {
+    "raw_logprobs": "processed_logprobs",
+    "processed_logprobs": "raw_logprobs",
+    "raw_logits": "processed_logits",
+    "processed_logits": "raw_logits",
+}
+"""Mode -> the mode that shows the same quantity of the other stage."""
 _Sample = Callable[[Tensor, SamplingMetadata], SamplerOutput]
 
 
@@ -63,10 +70,10 @@ def _ask_modes(subject: OpenSubject, case: Case) -> Asked:
     modes = LOGPROBS_MODES if offers_modes(subject) else ("raw_logprobs",)
     findings: list[Finding] = []
     for mode in modes:
-        shown = _shown(subject, case, mode)
+        shown, confused = (_shown(subject, case, one) for one in (mode, _OTHER_STAGE[mode]))
         answer = _sample(subject, case, mode if offers_modes(subject) else None)
         silent = _sample(subject, _silent(case), mode if offers_modes(subject) else None)
-        findings += [_of_mode(one, mode) for one in _judge(case, answer, shown, mode)]
+        findings += [_of_mode(one, mode) for one in _judge(case, answer, shown, confused, mode)]
         findings += [_of_mode(one, mode) for one in _judge_silent(case, answer, silent)]
     first = {(one.clause, one.guess): one for one in findings[::-1]}
     return Asked(tuple(first.values()), 2 * len(modes) * len(case.requests))
@@ -130,15 +137,24 @@ def _shown(subject: OpenSubject, case: Case, mode: str) -> Float64[np.ndarray, "
 
 
 def _judge(
-    case: Case, answer: SamplerAnswer, shown: Float64[np.ndarray, "rows vocab"], mode: str
+    case: Case,
+    answer: SamplerAnswer,
+    shown: Float64[np.ndarray, "rows vocab"],
+    confused: Float64[np.ndarray, "rows vocab"],
+    mode: str,
 ) -> Iterator[Finding]:
+    """Judge every row by what the mode shows; one that is all right of the other stage is of that."""
     tensors = answer.output.logprobs_tensors if answer.output is not None else None
     if tensors is None or tensors.logprob_token_ids.numel() == 0:
         yield Finding(ClauseId("logprobs.gather"), "logprobs for rows that ask", "none")
         return
     for row, columns in enumerate(_columns(tensors)):
         asked = case.requests[row].params
-        yield from judge_row(row, asked, int(answer.ids[row]), columns, shown[row])
+        sampled = int(answer.ids[row])
+        found = [*judge_row(row, asked, sampled, columns, shown[row])]
+        if found and not [*judge_row(row, asked, sampled, columns, confused[row])]:
+            found = [Finding(_RAW, mode, f"values of {_OTHER_STAGE[mode]}", row=row)]
+        yield from found
         if mode == "processed_logprobs" and len(columns.values):
             value = columns.values[0]
             if not np.isfinite(value):
