@@ -52,6 +52,7 @@ def mistakes(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
             yield ClauseId(clause), mistaken
     yield from _placeholders(case, world)
     yield from _neighbours(case, world)
+    yield from _unlisted(case, world)
     yield from _displaced(case, world)
     yield from _rounded(case, world)
     yield from _divided(case, world)
@@ -162,6 +163,14 @@ def _neighbours(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
             yield ClauseId("batch.isolation"), replace(world, request=theirs)
         if recipe != world.recipe:
             yield ClauseId("batch.isolation"), replace(world, recipe=recipe)
+
+
+def _unlisted(case: Case, world: World) -> Iterator[tuple[ClauseId, World]]:
+    """Yield a row that no list restricts and to which the mask of its batch leaves nothing."""
+    listed = any(one.params.allowed_token_ids is not None for one in case.requests)
+    own = world.request.params.allowed_token_ids
+    if listed and (own is None or len({*own}) == case.logits.vocab):
+        yield ClauseId("mask.allowed"), replace(world, recipe=RowRecipe(base=-np.inf))
 
 
 def _leaked(own: Request, other: Request) -> Iterator[Request]:
