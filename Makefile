@@ -9,6 +9,9 @@ VLLM_VENV := .venv-vllm
 
 CHECKED := native transformers
 
+# Hundreds of processes are started below: each would compile what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check vllm-parity clean
 
 # Side by side, each on a core of its own; what one prints comes when it has ended.
@@ -20,7 +23,7 @@ $(CHECKED:%=check-%): check-%: $(CHECK_STAMP)
 	$(BIN)/refsampler check $* --report $(RUNS)/$*
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

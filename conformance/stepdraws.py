@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from scipy.stats import binomtest
 from torch import Tensor
 
 from refsampler.clauses import ClauseId
@@ -82,6 +81,9 @@ class StepDraws:
     def acceptance(self) -> str:
         """Return how many first drafts were accepted, in words, beside the exact probability."""
         exact = first_acceptance(self._case, self._subject.capabilities.semantics)
+        # half a second to import, in every process of a run; few runs get here
+        from scipy.stats import binomtest
+
         found = binomtest(self._accepted, max(self._drafted, 1)).proportion_ci(1 - _RATE_BETA)
         return (
             f"{self._source}: {self._accepted / max(self._drafted, 1):.4f} of first drafts accepted "

@@ -251,12 +251,14 @@ def _walk(row: Row, seen: Seen, controls: _Controls) -> Iterator[tuple[Step, Row
                 kept = top_p(row, kept, base if joint else kept, controls.top_p, semantics)
             case Step.THINKING:
                 ids = forced_ids(seen, row.x)
-                row = row.forced(ids)
-                kept = kept.replaced(ids >= 0, Kept.everything(row.x > -torch.inf))
+                if bool((ids >= 0).any()):
+                    row = row.forced(ids)
+                    kept = kept.replaced(ids >= 0, Kept.everything(row.x > -torch.inf))
             case _:
-                row = apply_step(step, row, seen)
+                before, row = row, apply_step(step, row, seen)
                 # equal ids may have become unequal
-                kept = kept.dissolved().cut(row.x > -torch.inf, row.x > -torch.inf)
+                if row is not before or bool(kept.tied.any()):
+                    kept = kept.dissolved().cut(row.x > -torch.inf, row.x > -torch.inf)
         yield step, row, kept
 
 

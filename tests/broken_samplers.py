@@ -1,26 +1,12 @@
-"""A right sampler, and small wrong kernels and samplers, each with one mistake.
+"""A right sampler, and small wrong kernels and samplers, each with one mistake."""
 
-Run as a program it tests them all and prints what failed: in a process of its own, because the
-shape checks that our tests switch on would make it take minutes.
-"""
-
-import json
-import sys
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from refsampler.backends.protocol import Capabilities, DType, Feature
-from refsampler.conformance.checks import generated
 from refsampler.conformance.faults.right import RightKernel
-from refsampler.conformance.plan import Plan, PlannedCase, make_plan
-from refsampler.conformance.records import ReportWriter
-from refsampler.conformance.runner import run
-from refsampler.conformance.sequential import Sequential
-from refsampler.conformance.subject import OpenSubject
-from refsampler.conformance.verdict import Status
 from refsampler.metadata import SamplingMetadata
 from refsampler.sampler import Sampler, SamplerOutput
 from refsampler.truncation import keep
@@ -250,91 +236,3 @@ class ProcessedLogprobs(RightSampler):
 
     def sample(self, logits, metadata):
         return Sampler(logprobs_mode="processed_logprobs")(logits, metadata)
-
-
-KERNELS = (
-    RightKernel,
-    OneMore,
-    TiesCut,
-    CrossingDropped,
-    MassFirst,
-    NoTemperature,
-    Warmer,
-    PastTheEnd,
-    NeighboursFilters,
-    SeedIgnored,
-    OneSeed,
-    LastTie,
-    LastIdDropped,
-    InputMutated,
-    ColumnOfIds,
-    Crashing,
-    NanSpreads,
-    AbsoluteMinP,
-)
-SAMPLERS = (
-    RightSampler,
-    AllowListIgnored,
-    PromptCounts,
-    PenaltyFlipped,
-    BadWordsIgnored,
-    WrongRank,
-    ProcessedLogprobs,
-)
-WITH_LAWS = (RightKernel, Warmer)
-SEED = 20250
-MOST_CASES = 8
-SEED_CHECKS = (
-    "seeds-again",
-    "seeds-repeated",
-    "seeds-under-load",
-    "seeds-surrounded",
-    "seeds-differ",
-)
-
-
-def few_of_each(cases: Iterable[PlannedCase]) -> tuple[PlannedCase, ...]:
-    """At most eight cases of a check, spread over those that it has: what they show, more repeat."""
-    by_check: dict[str, list[PlannedCase]] = {}
-    for one in cases:
-        by_check.setdefault(one.check.name, []).append(one)
-    return tuple(
-        one for many in by_check.values() for one in many[:: max(1, -(-len(many) // MOST_CASES))]
-    )
-
-
-def small_plan(capabilities: Capabilities, widest: int = 140) -> Plan:
-    """A plan of the cases over small vocabularies; wide rows only show faults at block edges."""
-    plan = make_plan(capabilities, run_seed=SEED)
-    cases = few_of_each(
-        one
-        for one in plan.cases
-        if one.case.logits.vocab <= widest or one.check.name in SEED_CHECKS
-    )
-    laws = tuple(one for one in plan.laws if one.case.logits.vocab < 100 and not one.carried)[:3]
-    return replace(plan, cases=cases, laws=laws, mixed=(), sequential=Sequential())
-
-
-def failures(sampler: RightKernel | RightSampler, plan: Plan) -> list[str]:
-    """The clauses that fail, or the errors of the harness."""
-    outcome = run(OpenSubject(sampler, SEED), plan, ReportWriter(None))
-    failed = [
-        str(one.verdict.clause) for one in outcome.decisions if one.verdict.status is Status.FAIL
-    ]
-    return [*failed, *outcome.errors]
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    generated.COUNT = 20
-    found = {}
-    for family in (KERNELS, SAMPLERS):
-        plan = small_plan(family[0].capabilities)
-        for kind in family:
-            laws = plan.laws if kind in WITH_LAWS else ()
-            found[kind.__name__] = failures(kind(), replace(plan, laws=laws))
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,29 +1,15 @@
-"""Wrong samplers and engines with one mistake each in state or records.
+"""Wrong samplers and engines with one mistake each in state or records."""
 
-Run as a program it tests them all and prints what failed, as `tests.broken_samplers` does.
-"""
-
-import json
-import sys
 from copy import copy
 from dataclasses import replace
 
 import torch
 
-from refsampler.backends.protocol import Capabilities, Feature, Subject
+from refsampler.backends.protocol import Feature
 from refsampler.backends.reference import ReferenceSession
-from refsampler.conformance.checks import all_checks, sessions
 from refsampler.conformance.faults.right import RightEngine, RightSampler
-from refsampler.conformance.plan import Plan, make_plan
-from refsampler.conformance.records import ReportWriter
-from refsampler.conformance.runner import run
-from refsampler.conformance.sequential import Sequential
-from refsampler.conformance.subject import OpenSubject
-from refsampler.conformance.verdict import Status
 from refsampler.processors import LogitsProcessor, MinTokens
 from refsampler.request import PLACEHOLDER
-
-SEED = 4711
 
 
 def _later(one: LogitsProcessor) -> LogitsProcessor:
@@ -360,81 +346,3 @@ class RecordsLate(RightEngine):
     """Shows the values of the step before."""
 
     session = _RecordsLate
-
-
-SAMPLERS = (
-    RightSampler,
-    PenaltyOfTheRowAbove,
-    PlaceholderIsTheLastId,
-    OneTokenLate,
-    BothFlags,
-    MaskBroadcast,
-    StrictRank,
-    ListForEverybody,
-    NeighboursLogprobs,
-    NanForEmptyRows,
-    FilteredGreedyRows,
-    AskingReseeds,
-    PenaltiesDropped,
-    SeedsDroppedBesideLists,
-)
-ENGINES = (
-    RightEngine,
-    NothingChecked,
-    RefusedStays,
-    PrefixInThePrompt,
-    HistoryStays,
-    ParameterStays,
-    EmittedLate,
-    ForgetsWaiting,
-    RecordsLate,
-)
-GLOBS = {
-    2: ("batch.flags", "mask.*", "bias.*", "penalty.*", "greedy.*", "logprobs.*", "refuse.*"),
-    3: ("batch.state", "history.*", "input.validated", "mask.*", "penalty.*", "logprobs.*"),
-}
-"""Level -> clauses that these mistakes might touch."""
-
-
-def small_plan(capabilities: Capabilities) -> Plan:
-    """A plan of the exact cases over small vocabularies, about all that these mistakes touch."""
-    plans = [
-        make_plan(capabilities, glob=glob, run_seed=SEED) for glob in GLOBS[capabilities.level]
-    ]
-    cases = {
-        (one.check.name, one.id): one
-        for plan in plans
-        for one in plan.cases
-        if one.case.logits.vocab <= 140 or one.check.ask is not None
-    }
-    merged = tuple(cases.values())
-    return replace(plans[0], cases=merged, laws=(), sequential=Sequential())
-
-
-def failures(subject: Subject, plan: Plan) -> list[str]:
-    """The clauses that fail, or the errors of the harness."""
-    outcome = run(OpenSubject(subject, SEED), plan, ReportWriter(None))
-    failed = [
-        str(one.verdict.clause) for one in outcome.decisions if one.verdict.status is Status.FAIL
-    ]
-    return [*failed, *outcome.errors]
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    sessions.COUNT = 12
-    all_checks.cache_clear()
-    found = {}
-    for family in (SAMPLERS, ENGINES):
-        plans: list[Plan] = []
-        for kind in family:
-            subject = kind()
-            fitting = [one for one in plans if one.capabilities == subject.capabilities]
-            plans += [] if fitting else [small_plan(subject.capabilities)]
-            plan = fitting[0] if fitting else plans[-1]
-            found[kind.__name__] = failures(subject, plan)
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

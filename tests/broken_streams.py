@@ -1,32 +1,18 @@
 """Samplers of equal rows with right laws and wrong noise, or with wrong tails: one mistake each.
 
 All rows of a call are taken to be alike, so that a call costs one softmax, whatever its rows.
-
-Run as a program it tests them all and prints what each clause got: in a process of its own, because
-the shape checks that our tests switch on would make it take minutes.
 """
 
-import json
 import math
-import sys
 import threading
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from refsampler.backends.native import NativeKernel
-from refsampler.backends.protocol import Capabilities, Kernel
-from refsampler.conformance.plan import LAW, Plan, make_plan
-from refsampler.conformance.records import ReportWriter
-from refsampler.conformance.runner import run
-from refsampler.conformance.subject import OpenSubject
+from refsampler.backends.protocol import Capabilities
 from refsampler.metadata import SamplingMetadata
 from refsampler.sampler import SamplerOutput
-
-SEED = 20251
-LAW_DRAWS = 20_000
 
 
 def answered(ids: Tensor) -> SamplerOutput:
@@ -189,76 +175,3 @@ def counted_below(threshold: float, bits: int) -> float:
     """The same by counting."""
     noise = -np.log(np.arange(1, 2**bits + 1) / 2**bits)
     return float((np.maximum(noise, 2.0**-bits) < threshold).mean())
-
-
-# ---- all of them
-
-NOISE = (
-    OneUniform,
-    Antithetic,
-    Affine,
-    Repeats,
-    Reseeded,
-    SameSeedAsTorch,
-    NotAdvanced,
-    ThreadsAlike,
-)
-TAILS = (TailDropped, TailTripled, Coarse)
-
-
-def together(*plans: Plan) -> Plan:
-    """One plan of what several globs ask for, without the cases of exact checks."""
-    first = plans[0]
-    sequential = replace(
-        first.sequential,
-        pairs=tuple(one for plan in plans for one in plan.sequential.pairs),
-        tails=tuple({one.case.id: one for plan in plans for one in plan.sequential.tails}.values()),
-        unplanned=tuple(one for plan in plans for one in plan.sequential.unplanned),
-    )
-    laws = tuple(
-        replace(one, draws=LAW_DRAWS, least=LAW_DRAWS, carried=())
-        for plan in plans
-        for one in plan.laws[1:3]
-    )
-    return replace(
-        first,
-        cases=(),
-        standings=tuple(one for plan in plans for one in plan.standings),
-        # two rows without parameters: the samplers here know none
-        laws=laws,
-        mixed=(),
-        planned={key: n for plan in plans for key, n in plan.planned.items()} | {LAW: len(laws)},
-        sequential=sequential,
-    )
-
-
-def planned(capabilities: Capabilities, *globs: str) -> Plan:
-    return together(*(make_plan(capabilities, glob=glob, run_seed=SEED) for glob in globs))
-
-
-def verdicts(sampler: Independent | Kernel, plan: Plan) -> dict[str, list[str]]:
-    """Clause -> status, reason and what was seen."""
-    outcome = run(OpenSubject(sampler, SEED), plan, ReportWriter(None))
-    found = {
-        str(one.verdict.clause): [str(one.verdict.status), one.reason, one.seen]
-        for one in outcome.decisions
-    }
-    return found | ({"errors": list(outcome.errors)} if outcome.errors else {})
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    capabilities = Independent.capabilities
-    noise = planned(capabilities, "independence.*", "draw.tail", "draw.law")
-    tails = planned(capabilities, "draw.tail", "draw.resolution", "draw.law")
-    found = {kind.__name__: verdicts(kind(), noise) for kind in (Independent, *NOISE)}
-    found |= {kind.__name__: verdicts(kind(), tails) for kind in TAILS}
-    found["Race24"] = verdicts(Race24(), planned(Race24.capabilities, "draw.tail"))
-    native = NativeKernel()
-    coarse = replace(native.capabilities, floor=1e-5)
-    found["native"] = verdicts(native, planned(coarse, "independence.*", "draw.tail"))
-    json.dump(found, sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

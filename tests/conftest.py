@@ -1,32 +1,22 @@
 """Settings for all tests: shapes and types of the reference are checked at run time."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import jaxtyping
 import pytest
 import torch
-from beartype import beartype
-from beartype.roar import BeartypeDecorHintPep673Exception
+
+from tests import shapes
 
 REFERENCE = Path(__file__).parents[1] / "refsampler"
-
-
-def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have beartype check a function, unless it returns Self, which means nothing outside a class."""
-    try:
-        return beartype(function)
-    except BeartypeDecorHintPep673Exception:
-        return function
 
 
 # Before the first import of a reference module, and only for those that state shapes: the others
 # validate their input themselves, which a check in front of them would hide.
 SHAPED = [path.stem for path in REFERENCE.glob("*.py") if "jaxtyping" in path.read_text("utf-8")]
-jaxtyping.install_import_hook([f"refsampler.{name}" for name in SHAPED], f"{__name__}.checked")
+jaxtyping.install_import_hook([f"refsampler.{name}" for name in SHAPED], "tests.shapes.checked")
 
 # Triton decides when it is imported; without a GPU numpy interprets its kernels.
 if not torch.cuda.is_available():
@@ -37,6 +27,12 @@ hypothesis.settings.register_profile(
     "tests", derandomize=True, deadline=None, database=None, print_blob=True
 )
 hypothesis.settings.load_profile("tests")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Check the shapes of every test's first calls."""
+    shapes.switch(on=True)
 
 
 @pytest.fixture

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from scipy.special import logsumexp
 
+from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.law import target_law, trace_law
-from refsampler.request import Request
+from refsampler.request import Request, ThinkingMarkers
 from refsampler.semantics import Semantics
 
 _LARGEST = float(np.finfo(np.float32).max)
+_REMEMBERED = 4096
+"""Logits of rows whose laws are kept: a hundred kilobytes at most."""
 
 __all__ = ["Expected", "RowExpected", "expect_rows"]
 
@@ -91,16 +94,30 @@ def _distinct(requests: Sequence[Request]) -> Sequence[Request]:
 
 def _lawful(request: Request) -> Request:
     """Return the request without what cannot change its law."""
-    params = replace(request.params, seed=None, logprobs=None, logprob_token_ids=None)
+    asked = request.params
+    if (asked.seed, asked.logprobs, asked.logprob_token_ids) == (None, None, None):
+        return request
+    params = replace(asked, seed=None, logprobs=None, logprob_token_ids=None)
     return replace(request, params=params)
 
 
 def _laws(
     case: Case, rows: Sequence[tuple[RowRecipe, Request]], semantics: Semantics
 ) -> tuple[RowExpected, ...]:
-    recipe = LogitsRecipe(case.logits.vocab, tuple(row for row, _ in rows))
-    logits = recipe.build(case.dtype.torch)
-    law = target_law(logits, [request for _, request in rows], semantics, thinking=case.thinking)
+    vocab, dtype, thinking = case.logits.vocab, case.dtype, case.thinking
+    made = _laws_again if len(rows) * vocab <= _REMEMBERED else _laws_of
+    return made(vocab, dtype, thinking, tuple(rows), semantics)
+
+
+def _laws_of(
+    vocab: int,
+    dtype: DType,
+    thinking: ThinkingMarkers | None,
+    rows: tuple[tuple[RowRecipe, Request], ...],
+    semantics: Semantics,
+) -> tuple[RowExpected, ...]:
+    logits = LogitsRecipe(vocab, tuple(row for row, _ in rows)).build(dtype.torch)
+    law = target_law(logits, [request for _, request in rows], semantics, thinking=thinking)
     found = []
     for place, (_, request) in enumerate(rows):
         greedy = bool(law.greedy[place])
@@ -114,7 +131,7 @@ def _laws(
             most = np.where(allowed, 0.0, -np.inf)
             least = most if allowed.sum() == 1 else np.full_like(most, -np.inf)
         elif valid and not bool(law.exact[place]):
-            steps = trace_law(logits[place], request, semantics, thinking=case.thinking)
+            steps = trace_law(logits[place], request, semantics, thinking=thinking)
             least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy())
         if law.lumped[place].any():
             # a tied id is kept by some right backends only
@@ -124,6 +141,10 @@ def _laws(
     return tuple(found)
 
 
+# the same rows are asked of many subjects in an audit, and with the same mistakes in mind
+_laws_again = lru_cache(maxsize=2048)(_laws_of)
+
+
 def _bounds(
     x: Float64[np.ndarray, " vocab"], core: Bool[np.ndarray, " vocab"]
 ) -> tuple[Float64[np.ndarray, " vocab"], Float64[np.ndarray, " vocab"]]:
@@ -131,6 +152,9 @@ def _bounds(
 
     Float32 may move two logits against each other by 2^-21 of the larger one.
     """
+    # nearly half a second to import, in every process that only answers questions
+    from scipy.special import logsumexp
+
     finite = np.isfinite(x)
     top = x[finite].max()
     slack = np.where(finite, 2.0**-21 * np.maximum(np.abs(x), abs(top)), 0.0)

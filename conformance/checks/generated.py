@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 from hypothesis.strategies import SearchStrategy
 
-from refsampler.backends.protocol import Capabilities, Feature
+from refsampler.backends.protocol import Capabilities, DType, Feature
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Check, Kind, clause_ids
 from refsampler.conformance.examples import collect
@@ -31,11 +33,23 @@ def legal_features(capabilities: Capabilities) -> frozenset[Feature]:
 
 def strategy_for(capabilities: Capabilities) -> SearchStrategy[Case]:
     """Return the strategy of cases that are legal for the backend."""
-    return cases(features=legal_features(capabilities), dtypes=sorted(capabilities.dtypes))
+    return _legal(legal_features(capabilities), capabilities.dtypes)
+
+
+def _legal(features: frozenset[Feature], dtypes: Iterable[DType]) -> SearchStrategy[Case]:
+    return cases(features=features, dtypes=sorted(dtypes))
 
 
 def _generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
-    found = collect(strategy_for(capabilities), COUNT, run_seed)
+    return _collected(legal_features(capabilities), capabilities.dtypes, COUNT, run_seed)
+
+
+# a second plan with the same seed need not wait for Hypothesis again, which takes seconds
+@lru_cache(maxsize=4)
+def _collected(
+    features: frozenset[Feature], dtypes: frozenset[DType], count: int, run_seed: int
+) -> tuple[Case, ...]:
+    found = collect(_legal(features, dtypes), count, run_seed)
     return tuple(replace(case, clauses=_CLAUSES) for case in found)
 
 

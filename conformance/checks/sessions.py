@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -225,8 +226,12 @@ def _engine(capabilities: Capabilities, cases: tuple[Case, ...]) -> tuple[Case, 
 def _generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
     if capabilities.level != 3:
         return ()
-    features = capabilities.features
-    half = COUNT // 2
+    return _collected(capabilities.features, COUNT // 2, run_seed)
+
+
+# a second plan with the same seed need not wait for Hypothesis again
+@lru_cache(maxsize=4)
+def _collected(features: frozenset[Feature], half: int, run_seed: int) -> tuple[Case, ...]:
     moved = collect(sessions(_STATE, features=features), half, run_seed)
     waited = sessions(_PREEMPT, _STATE, features=features, waiting=True)
     return (*moved, *collect(waited, half, run_seed + 1))
