@@ -64,7 +64,8 @@ def _steps(draw: st.DrawFn, *, dyadic: bool) -> Case:
 
 def _is_law(vocab: int, row: RowRecipe) -> bool:
     """Whether a row has a softmax."""
-    return bool((LogitsRecipe(vocab, (row,)).build(torch.float32) < torch.inf).all())
+    law = LogitsRecipe(vocab, (row,)).build(torch.float32).double().softmax(-1)
+    return bool(law.isfinite().all())
 
 
 def _drafts(vocab: int, target: RowRecipe) -> st.SearchStrategy[int]:
