@@ -13,6 +13,7 @@ from refsampler.conformance.designed.build import masses, request
 from refsampler.conformance.designed.drafted import Drafted, led, steps_case
 from refsampler.conformance.verifying import step_of
 from refsampler.metadata import SamplingMetadata
+from refsampler.request import PLACEHOLDER
 from refsampler.speculative import RejectionSampler
 from tests.vllm_parity.drafted import compare, make
 from tests.vllm_parity.findings import Finding, Kind
@@ -92,3 +93,17 @@ def test_min_tokens_at_the_bonus_departs() -> None:
     assert emitted(case) == [[1, 3]]
     found = judged(case, [1, 0])
     assert (found.kind, found.clause) == (Kind.DEPARTS, "mask.min-tokens")
+
+
+def test_a_placeholder_s_law_departs() -> None:
+    """The target is (1/4, 1/4, 1/2); less the row's law only id 3 is left, which vLLM gives."""
+    law = masses({1: 0.5, 2: 0.5})
+    found = set()
+    for seed in range(8):
+        case = steps_case(
+            5, [Drafted(request(seed=seed), (PLACEHOLDER,), (TARGET, TARGET), (law,))]
+        )
+        if emitted(case) != [[3]]:
+            assert judged(case, [4]).kind is Kind.UNEXPLAINED
+            found.add((judged(case, [3]).kind, judged(case, [3]).clause))
+    assert found == {(Kind.DEPARTS, "spec.law")}

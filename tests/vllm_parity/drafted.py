@@ -140,8 +140,9 @@ def compare(
             np.eye(case.logits.vocab)[[max(token, 0) for token in one.drafts]]
             if told is None
             else told[draft : draft + size]
-        ).copy()
-        laws[[token == PLACEHOLDER for token in one.drafts]] = 0
+        )
+        if told is None:
+            laws[[token == PLACEHOLDER for token in one.drafts]] = 0
         walk = _Walk(one, law, range(row, row + size + 1), laws)
         kind, clause = _verdict(walk, list(ours[place]), list(real[place]))
         check = _IDS.format(
@@ -186,7 +187,11 @@ def _of_noise(walk: _Walk, at: int, ours: list[int], real: list[int]) -> Iterato
         if _near(p, slack * p, bonus, ours[at], real[at]):
             yield Kind.OPEN, "spec.law"
         return
-    q, draft = walk.told[at], drafts[at]
+    draft = drafts[at]
+    # the reference takes no law of a placeholder, vLLM the one in its row
+    q = np.zeros_like(p) if draft == PLACEHOLDER else walk.told[at]
+    if draft == PLACEHOLDER and _wins(np.maximum(p - walk.told[at], 0), slack * p, race, real[at]):
+        yield Kind.DEPARTS, "spec.law"
     if at + 1 < max(len(ours), len(real)):
         # one accepts the draft, the other does not
         if draft != PLACEHOLDER and abs(uniforms[at] * q[draft] - p[draft]) <= slack * p[draft]:
@@ -205,3 +210,10 @@ def _of_noise(walk: _Walk, at: int, ours: list[int], real: list[int]) -> Iterato
 def _near(law: ndarray, slack: ndarray, noise: ndarray, ours: int, real: int) -> bool:
     """Whether either of two ids may win a race, given what rounding leaves open of the law."""
     return bool((law[real] + slack[real]) / noise[real] >= (law[ours] - slack[ours]) / noise[ours])
+
+
+def _wins(law: ndarray, slack: ndarray, noise: ndarray, id_: int) -> bool:
+    """Whether an id may win a race; where nothing is left of the law, id 0 does."""
+    if (law <= slack).all():
+        return id_ == 0
+    return bool((law[id_] + slack[id_]) / noise[id_] >= ((law - slack) / noise).max())

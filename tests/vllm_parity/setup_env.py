@@ -59,8 +59,8 @@ IMPORT_CHAIN = (
 )
 """What importing `vllm.v1.sample.sampler` asks for, found by following ModuleNotFoundError."""
 
-PROJECT = ("hypothesis==6.170.17", "jaxtyping==0.3.11", "scipy==1.17.1")
-"""What refsampler and its Hypothesis strategies need beyond the import chain."""
+PROJECT = ("hypothesis==6.170.17", "jaxtyping==0.3.11", "scipy==1.17.1", "tomlkit==0.15.2")
+"""What refsampler, its strategies and its commands need beyond the import chain."""
 
 TRITON = "triton==3.7.1"
 """For its interpreter, in which the kernels of the rejection sampler run; vLLM does not use it."""
