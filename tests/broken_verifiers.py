@@ -196,3 +196,15 @@ class NeverTheBonus(RightVerifier):
         if ids.shape[1] > 1:
             ids[:, -1] = -1
         return replace(output, token_ids=ids)
+
+
+class LawOfNothing(RightVerifier):
+    """Takes the law in a placeholder's row, and id 0 where it leaves nothing, as vLLM 0.25.1 does."""
+
+    def laws(self, draft_ids, draft_probs, like):
+        if draft_probs is not None:
+            return draft_probs.float()
+        return super().laws(draft_ids, draft_probs, like)
+
+    def recovered(self, p, q, noise):
+        return ((p - q).clamp(min=0) / noise).argmax(-1)

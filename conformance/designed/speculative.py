@@ -93,6 +93,9 @@ def law_cases() -> tuple[Case, ...]:
         Drafted(plain, (4,), (masses({4: 0.5, 5: 0.5}), *only(8))),
         Drafted(plain, (PLACEHOLDER, 2), (masses({4: 0.5, 5: 0.5}), *only(2, 8))),
     ]
+    # nothing was drafted, whatever law stands in its row: the target, of which that law leaves nothing
+    pair = masses({4: 0.5, 5: 0.5})
+    unreal = Drafted(plain, (PLACEHOLDER,), (pair, *only(8)), (pair,))
     # what q has too much of never comes back: of ids 1 to 3 only 3 may replace a rejected draft
     one_sided = Drafted(
         plain,
@@ -105,6 +108,7 @@ def law_cases() -> tuple[Case, ...]:
         steps_case(_V, one_id, "spec.law"),
         *(steps_case(_V, [one] * 4, "spec.law", calls=_CALLS) for one in certain),
         steps_case(_V, [one_sided] * 4, "spec.law", calls=_CALLS),
+        steps_case(_V, [unreal] * 4, "spec.law"),
     )
 
 
