@@ -21,6 +21,9 @@ if not ON_GPU:
 
     if not runtime.interpret:
         pytest.skip("no GPU and triton was imported without TRITON_INTERPRET=1: not run", True)
+    from tests.interpreting import patch_once
+
+    patch_once()
 
 verifier = TritonVerifier()
 device = verifier.capabilities.device

@@ -44,7 +44,7 @@ class Asked:
 
 
 def groups(p):
-    """Groups of four proposals in the first round; of more than four only the highest are looked at."""
+    """Groups of four proposals in the first round."""
     return 4 if p < 0.15 else 2 if p < 0.3 else 1
 
 
@@ -95,8 +95,8 @@ def token(x, asked, seed, step, rounds=ROUNDS):
         first = first_of_round(number)
         drawn = [invert(everything, uniform(seed, step, first + j)) for j in range(count)]
         inside = [one for one in drawn if mass[one] > 0]
-        if inside and (count == 4 or len(inside) < 4):
+        if inside:
             return inside[0]
-        if asked.p < SMALL_P and not inside:
+        if asked.p < SMALL_P:
             everything = np.where(scaled > scaled[drawn].max(), everything, 0)
     return invert(mass, uniform(seed, step, first_of_round(rounds)))

@@ -356,5 +356,5 @@ class Call:
             BLOCK=g.rest_block,
             BLOCKS=sizes.blocks,
             warps=g.rest_warps,
-            registers=g.rest_registers,
+            registers=0 if settle else g.rest_registers,
         )

@@ -17,7 +17,7 @@ class Geometry:
         mass_rows: chunks that one program of the scan for masses reads.
         scan_warps: warps of such a program.
         scan_registers, above_registers, rest_registers: limits for the two reads and the last
-            kernel, 0 for none; the row kernels of large batches have one of 128.
+            kernel beside top-k, 0 for none; the row kernels of large batches have one of 128.
         lanes: ids of neighbouring places that a warp reads at a time.
         above_tile: of a program of read two: how often each warp reads, and how many read.
         top_chunk: ids of a chunk of which only the maximum is kept.

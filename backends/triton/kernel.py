@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -41,6 +41,11 @@ def _in_interpreter(_logits: Tensor) -> Iterator[None]:
         yield
 
 
+def _on_device() -> Callable[[Tensor], AbstractContextManager[object]]:
+    """Return what makes the tensor's device the current one; where there is one, it is."""
+    return nullcontext if torch.cuda.device_count() == 1 else torch.cuda.device_of
+
+
 class TritonKernel:
     """Level 1, all of step 7, on float32, bfloat16 and float16 rows of any strides.
 
@@ -72,7 +77,7 @@ class TritonKernel:
         self._geometry = geometry or (INTERPRETED if interpreted else _tuned())
         self._nvidia = not interpreted and torch.version.hip is None
         self._draw_rows = Launcher(self._geometry, nvidia=self._nvidia)
-        self._context = _in_interpreter if interpreted else torch.cuda.device_of
+        self._context = _in_interpreter if interpreted else _on_device()
         features = {Feature.SEED, Feature.BITWISE}
         if not interpreted:
             features.add(Feature.GRAPH)
@@ -133,11 +138,10 @@ def _check(logits: Tensor, columns: Sequence[Tensor | None]) -> None:
         raise TypeError(f"logits.dtype = {logits.dtype} is refused: allowed are {allowed}")
     if logits.ndim != 2 or logits.shape[1] < 1:
         raise ValueError(f"logits.shape = {tuple(logits.shape)} is refused: allowed is [B, V >= 1]")
-    rows = logits.shape[0]
+    allowed_shape = logits.shape[:1]
     for name, column in zip(_COLUMNS, columns, strict=True):
-        if column is not None and (
-            column.ndim != 1 or column.numel() != rows or not column.is_contiguous()
-        ):
+        if column is not None and (column.shape != allowed_shape or not column.is_contiguous()):
             raise ValueError(
-                f"{name}.shape = {tuple(column.shape)} is refused: allowed is ({rows},), contiguous"
+                f"{name}.shape = {tuple(column.shape)} is refused: allowed is "
+                f"{tuple(allowed_shape)}, contiguous"
             )

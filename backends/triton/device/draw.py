@@ -3,8 +3,7 @@
 One draw is the id itself where no filter is left.  With top-p alone independent draws are
 proposals: the first one inside the nucleus is the id, which is exact.  Of four, each is looked at.
 Where p is small there are 8 or 16, and the four highest are looked at: if one of those is outside,
-all others are, and the first one inside is known; whether it is depends on how many are inside, not
-on which.
+all others are, and the first one inside is known; else it is looked for in the order of the draws.
 """
 
 import triton

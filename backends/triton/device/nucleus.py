@@ -25,13 +25,11 @@ from refsampler.backends.triton.device.rows import (
 )
 
 __all__ = [
-    "ALL",
-    "DOUBT",
-    "NONE",
     "OPEN",
     "SMALL_P",
     "WHOLE",
     "above_kernel",
+    "drawn_at",
     "first_inside",
     "settle",
 ]
@@ -40,8 +38,6 @@ OPEN = tl.constexpr(-1)
 """In `todo`: proposals are made, none is accepted yet."""
 WHOLE = tl.constexpr(1 << 30)
 """In `todo`: the row is left to the last kernel, all of it."""
-NONE, ALL, DOUBT = tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
-"""Instead of a proposal: none is inside; all four that were looked at are, of more; cannot tell."""
 SMALL_P = tl.constexpr(0.6)
 """Below this the next round draws only from what lies above the highest rejected proposal.
 
@@ -52,24 +48,26 @@ _BAND = tl.constexpr(2.0**-19)
 
 
 @triton.jit
-def first_inside(above, everything, p, turn, groups, EXACT: tl.constexpr):
-    """Return the place of the first proposal inside the nucleus, or NONE, ALL, DOUBT.
+def first_inside(above, everything, p, turn, EXACT: tl.constexpr):
+    """Return when the first of four proposals inside the nucleus was drawn, or LAST.
 
-    `above` is the mass above each of the four that are looked at, by float32 sums unless EXACT,
-    `everything` the total; they are the highest of 4 * groups, drawn at their `turn`.
+    Then how many are inside, and whether that cannot be told.  `above` is the mass above each, by
+    float32 sums unless EXACT, `everything` the total.
     """
-    j = tl.arange(0, 4)
     edge = mass_edge(p, everything)
     inside = (above == 0) | (above < edge)
-    count = tl.sum(inside.to(tl.int32), 0)
-    earliest = tl.min(tl.where(inside, turn, LAST), 0)
-    place = tl.min(tl.where(inside & (turn == earliest), j, NONE), 0)
-    place = tl.where((count == 4) & (groups > 1), ALL, place)
+    doubt = tl.zeros((), tl.int32)
     if not EXACT:
         band = (everything.to(tl.float32) * _BAND).to(tl.int64)
         near = (above > 0) & (above >= edge - band) & (above < edge + band)
-        place = tl.where(tl.sum(near.to(tl.int32), 0) > 0, DOUBT, place)
-    return place
+        doubt = tl.max(near.to(tl.int32), 0)
+    return tl.min(tl.where(inside, turn, LAST), 0), tl.sum(inside.to(tl.int32), 0), doubt
+
+
+@triton.jit
+def drawn_at(ids, turn, when):
+    """Return the proposal that was drawn then."""
+    return tl.sum(tl.where(turn == when, ids, 0), 0)
 
 
 @triton.jit
@@ -77,16 +75,20 @@ def settle(
     row, p, groups, proposed, turn, part, total, todo, out, parts,
     SCALE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Take the first proposal inside the nucleus, if it is known; return `first_inside`."""
+    """Take the first proposal inside the nucleus, if it is known.
+
+    Returns whether it is, how many of the four are inside, and whether that cannot be told.
+    """
     j, g = tl.arange(0, 4), tl.arange(0, PARTS)
     places = (row * parts + g[:, None]) * 4 + j[None, :]
     mass = tl.load(part + places, mask=(g < parts)[:, None], other=0.0)
     above, turns = tl.sum(fixed(mass, SCALE), 0), tl.load(turn + row * 4 + j)
-    place = first_inside(above, tl.load(total + row), p, turns, groups, False)
-    if place < 4:
-        tl.store(out + row, tl.load(proposed + row * 4 + place))
+    when, count, doubt = first_inside(above, tl.load(total + row), p, turns, False)
+    known = (doubt == 0) & (when < LAST) & ((count < 4) | (groups == 1))
+    if known:
+        tl.store(out + row, drawn_at(tl.load(proposed + row * 4 + j), turns, when))
         tl.store(todo + row, 0)
-    return place
+    return known, count, doubt
 
 
 @triton.jit(do_not_specialize=["blocks"])

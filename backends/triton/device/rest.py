@@ -7,15 +7,8 @@ rows with more candidates than can be listed, and the few that float32 sums coul
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.draw import draws, proposal_groups, propose
-from refsampler.backends.triton.device.nucleus import (
-    ALL,
-    DOUBT,
-    SMALL_P,
-    WHOLE,
-    first_inside,
-    settle,
-)
+from refsampler.backends.triton.device.draw import draws, proposal_groups
+from refsampler.backends.triton.device.nucleus import SMALL_P, WHOLE, settle
 from refsampler.backends.triton.device.numbers import (
     LOG2E,
     NINF,
@@ -24,7 +17,13 @@ from refsampler.backends.triton.device.numbers import (
     fixed_sums,
     same_scaled,
 )
-from refsampler.backends.triton.device.rounds import element, first_of_round, rounds
+from refsampler.backends.triton.device.rounds import (
+    element,
+    first_of_round,
+    proposals,
+    rounds,
+    took,
+)
 from refsampler.backends.triton.device.rows import (
     controls,
     load_chunks,
@@ -67,19 +66,18 @@ def _exact_rounds(
 
     These are the rounds of `rounds.py`, from the first one on, in integers: no doubt is left.
     """
-    j = tl.arange(0, 4)
-    token, number = tl.full((), -1, tl.int32), tl.zeros((), tl.int32)
+    j, token = tl.arange(0, 4), tl.full((), -1, tl.int32)
+    number, look = tl.zeros((), tl.int32), tl.zeros((), tl.int32)
     floor, top = tl.full((), NINF, tl.float32), tl.full((), NINF, tl.float32)
-    everything = tl.zeros((), tl.int64)
-    while (token < 0) & (number < ROUNDS):
+    everything, doubt = tl.zeros((), tl.int64), tl.zeros((), tl.int32)
+    while (token < 0) & (number < ROUNDS) & (doubt == 0):
         _write_masses(
             start, id_stride, t, floor, top, mass_max, chunk_mass, chunks, V,
             STRIDED, R, C, LANES,
         )  # fmt: skip
-        groups = tl.where(number == 0, proposal_groups(p), 1)
-        ids, values, turns, largest, mass = propose(
-            start, id_stride, t, False, seed, noise, seeded, step, row, first_of_round(number),
-            groups, mass_max, chunk_mass, chunks, floor, V, STRIDED, SCALE, CHUNKS, C,
+        ids, values, turns, largest, mass = proposals(
+            start, id_stride, t, p, number, look, floor, seed, noise, seeded, step, row,
+            mass_max, chunk_mass, chunks, V, STRIDED, SCALE, CHUNKS, C,
         )  # fmt: skip
         top = largest
         everything = tl.where(number == 0, mass, everything)
@@ -89,10 +87,9 @@ def _exact_rounds(
                 start, V, id_stride, element(limits, one), top, t, STRIDED, SCALE, BLOCK
             )
             above = tl.where(j == one, mass, above)
-        place = first_inside(above, everything, p, turns, groups, True)
-        floor = tl.where((p < SMALL_P) & (place != ALL), tl.max(limits, 0), floor)
-        token = tl.where(place < 4, element(ids, place), token)
-        number += 1
+        number, look, floor, token, doubt = took(
+            ids, turns, limits, above, everything, p, number, look, floor, token, True
+        )
     return token, floor, everything
 
 
@@ -149,17 +146,20 @@ def rest_kernel(
             return
     t, greedy = row_temperature(temperature, row)
     k, p, least = controls(top_k, top_p, min_p, row, greedy, V)
-    number, doubt = tl.zeros((), tl.int32), tl.zeros((), tl.int32)
+    number, look = tl.zeros((), tl.int32), tl.zeros((), tl.int32)
+    doubt = tl.zeros((), tl.int32)
     floor, everything = tl.full((), NINF, tl.float32), tl.zeros((), tl.int64)
     if SETTLE:
         groups = proposal_groups(p)
-        place = settle(row, p, groups, proposed, turn, part, total, todo, out, parts, SCALE, PARTS)
-        if place < 4:
+        known, count, doubt = settle(
+            row, p, groups, proposed, turn, part, total, todo, out, parts, SCALE, PARTS
+        )
+        if known:
             return
-        number += 1
-        doubt = (place == DOUBT).to(tl.int32)
         everything = tl.load(total + row)
-        if (p < SMALL_P) & (place != ALL):
+        look += (count == 4).to(tl.int32)
+        number += (count < 4).to(tl.int32)
+        if (p < SMALL_P) & (count < 4):
             floor = tl.max(tl.load(edge + row * 4 + tl.arange(0, 4)), 0)
     start, block_mass = logits + row * row_stride, block_mass + row * BLOCKS
     mass_max, chunk_mass = mass_max + row * chunks, chunk_mass + 2 * row * chunks
@@ -179,8 +179,8 @@ def rest_kernel(
         last += first_of_round(ROUNDS)
         if doubt == 0:
             token, floor, everything, doubt = rounds(
-                start, id_stride, t, p, number, floor, everything, seed, noise, seeded, step, row,
-                mass_max, chunk_mass, chunks, V,
+                start, id_stride, t, p, number, look, floor, everything,
+                seed, noise, seeded, step, row, mass_max, chunk_mass, chunks, V,
                 ROUNDS, STRIDED, PTX, SCALE, CHUNKS, C, A, W, LANES,
             )  # fmt: skip
         if doubt != 0:

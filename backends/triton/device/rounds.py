@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 
 from refsampler.backends.triton.device.draw import proposal_groups, propose
-from refsampler.backends.triton.device.nucleus import ALL, DOUBT, NONE, SMALL_P, first_inside
+from refsampler.backends.triton.device.nucleus import SMALL_P, drawn_at, first_inside
 from refsampler.backends.triton.device.numbers import (
+    LAST,
     LOG2E,
     NINF,
     at_least,
@@ -20,7 +21,7 @@ from refsampler.backends.triton.device.numbers import (
 )
 from refsampler.backends.triton.device.rows import load_chunks, load_parts
 
-__all__ = ["element", "first_of_round", "rounds"]
+__all__ = ["element", "first_of_round", "proposals", "rounds", "took"]
 
 
 @triton.jit
@@ -81,8 +82,45 @@ def _masses_above(
 
 
 @triton.jit
+def proposals(
+    start, id_stride, t, p, number, look, floor, seed, noise, seeded, step, row,
+    mass_max, chunk_mass, chunks, V,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, CHUNKS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Return four proposals of a round: the highest, or at the later looks four in turn."""
+    groups = tl.where((number == 0) & (look == 0), proposal_groups(p), 1)
+    first = first_of_round(number) + 4 * tl.maximum(look - 1, 0)
+    return propose(
+        start, id_stride, t, False, seed, noise, seeded, step, row, first, groups,
+        mass_max, chunk_mass, chunks, floor, V, STRIDED, SCALE, CHUNKS, C,
+    )  # fmt: skip
+
+
+@triton.jit
+def took(
+    ids, turns, limits, above, everything, p, number, look, floor, token, EXACT: tl.constexpr
+):  # fmt: skip
+    """Return the state of the rounds after a look at four proposals, and whether float32 cannot tell.
+
+    The state: the number of the round and of the look, the floor of its draws, the id or -1.  Where
+    more than four were drawn and the four highest are all inside, four at a time are looked at from
+    the first on.
+    """
+    first, count, doubt = first_inside(above, everything, p, turns, EXACT)
+    groups = tl.where(number == 0, proposal_groups(p), 1)
+    in_turn = (look > 0) | ((count == 4) & (groups > 1))
+    found = (first < LAST) & ((look > 0) | (in_turn == 0))
+    token = tl.where(found & (doubt == 0), drawn_at(ids, turns, first), token)
+    floor = tl.where((p < SMALL_P) & (in_turn == 0) & (found == 0), tl.max(limits, 0), floor)
+    look = tl.where(in_turn, look + 1, 0)
+    # Some of them is inside; where sums of another order say otherwise, these cannot tell either.
+    doubt = tl.where((look > groups) & (found == 0), 1, doubt)
+    return tl.where(in_turn, number, number + 1), look, floor, token, doubt
+
+
+@triton.jit
 def rounds(
-    start, id_stride, t, p, number, floor, everything, seed, noise, seeded, step, row,
+    start, id_stride, t, p, number, look, floor, everything, seed, noise, seeded, step, row,
     mass_max, chunk_mass, chunks, V,
     ROUNDS: tl.constexpr, STRIDED: tl.constexpr, PTX: tl.constexpr, SCALE: tl.constexpr,
     CHUNKS: tl.constexpr, C: tl.constexpr, A: tl.constexpr, W: tl.constexpr, LANES: tl.constexpr,
@@ -91,24 +129,21 @@ def rounds(
 
     The last number says whether float32 could not tell.
     """
-    token, place = tl.full((), -1, tl.int32), tl.full((), NONE, tl.int32)
-    while (token < 0) & (number < ROUNDS) & (place != DOUBT):
+    token, doubt = tl.full((), -1, tl.int32), tl.zeros((), tl.int32)
+    while (token < 0) & (number < ROUNDS) & (doubt == 0):
         restricted = tl.where(floor > NINF, chunks, 0)
-        groups = tl.where(number == 0, proposal_groups(p), 1)
-        ids, values, turns, top, mass = propose(
-            start, id_stride, t, False, seed, noise, seeded, step, row, first_of_round(number),
-            groups, mass_max, chunk_mass + restricted, chunks, floor, V,
-            STRIDED, SCALE, CHUNKS, C,
+        ids, values, turns, top, mass = proposals(
+            start, id_stride, t, p, number, look, floor, seed, noise, seeded, step, row,
+            mass_max, chunk_mass + restricted, chunks, V, STRIDED, SCALE, CHUNKS, C,
         )  # fmt: skip
         everything = tl.where(number == 0, mass, everything)
         limits = same_scaled(values, t, 1)
         tl.debug_barrier()  # every thread has read the masses of the last round
         above = _masses_above(
-            start, id_stride, t, top, limits, p < SMALL_P, chunk_mass + chunks, V,
+            start, id_stride, t, top, limits, (p < SMALL_P) & (look == 0), chunk_mass + chunks, V,
             STRIDED, PTX, SCALE, C, A, W, LANES,
         )  # fmt: skip
-        place = first_inside(above, everything, p, turns, groups, False)
-        floor = tl.where((p < SMALL_P) & (place != ALL), tl.max(limits, 0), floor)
-        token = tl.where(place < 4, element(ids, place), token)
-        number += 1
-    return token, floor, everything, (place == DOUBT).to(tl.int32)
+        number, look, floor, token, doubt = took(
+            ids, turns, limits, above, everything, p, number, look, floor, token, False
+        )
+    return token, floor, everything, doubt
