@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class Layout:
     def of(cls, sizes: Sequence[int], device: torch.device) -> Layout:
         """Lay out requests with so many drafts each."""
         owner = [row for row, size in enumerate(sizes) for _ in range(size)]
-        first = [sum(sizes[:row]) for row in range(len(sizes))]
+        first = list(accumulate(sizes, initial=0))[:-1]
         position = [draft + row for draft, row in enumerate(owner)]
 
         def of(values: Sequence[int], dtype: torch.dtype) -> Tensor:
