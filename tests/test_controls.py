@@ -34,7 +34,7 @@ def test_a_false_alarm_is_reported_and_a_known_control_is_not_asked_again(monkey
         controls, "_in_process", lambda _makers: [_control(*one) for one in samplers.items()]
     )
     monkeypatch.setattr(Planner, "exact", lambda self, *about: self.named(*about, ("top-p.keep",)))
-    told = []
+    told: list[ControlRun] = []
     runs = ask_controls(0, SEED, "quick", skip=frozenset({"known"}), tell=told.append)
     assert {one.control: one.failed for one in runs} == {"Gumbel": (), "wrong": ("top-p.keep",)}
     assert told == [*runs]

@@ -14,13 +14,14 @@ from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import all_checks
 from refsampler.conformance.checks.mixed import plan_mixed
 from refsampler.conformance.cli import main
-from refsampler.conformance.designed.build import peak, request
+from refsampler.conformance.designed.build import batch, peak, request, row
 from refsampler.conformance.designed.sessions import Script
 from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.minimise import minimise
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.scripts.adapter import head
 from refsampler.conformance.scripts.conversation import check_called, conversation_body
+from refsampler.conformance.scripts.law import law_script
 from refsampler.conformance.scripts.mixed import mixed_script
 from refsampler.conformance.scripts.pairs import pairs_script
 from refsampler.conformance.scripts.tails import resolution_script, tail_script
@@ -113,6 +114,44 @@ def test_rows_of_many_laws(ended):
     assert found == 1, printed
     found, printed = ended(text.replace("NeighboursLogits", "NativeKernel"))
     assert found == 0, printed
+
+
+class Warmer(Independent):
+    """The temperature is 5 % too high."""
+
+    def law(self, probs):
+        return probs ** (1 / 1.05)
+
+
+class OnceRare(Independent):
+    """The first id of all is one of probability 1e-9, which in 200,000 draws happens once in 5,000 runs."""
+
+    def __init__(self):
+        self._drawn = False
+
+    def sample(self, logits, metadata):
+        output = super().sample(logits, metadata)
+        if not self._drawn:
+            output.sampled_token_ids[0] = 3
+        self._drawn = True
+        return output
+
+
+@pytest.mark.parametrize(("name", "code"), [("Warmer", 1), ("OnceRare", 0), ("Independent", 0)])
+def test_a_law(ended, name, code):
+    """Cells of (.665, .245, .09), a rare one and none left; 5 % warmer is 6e-4 nats a draw, 120 in all.
+
+    By hand: ln(2 * 5 / 5e-10) = 23.7 for one cell of five; t = 34.0 solves 4 + 4 ln(t/4) - t = ln 5e-10.
+    """
+    rows = [(row({0: 0.0, 1: -1.0, 2: -2.0, 3: -20.3}, base=-math.inf), request())]
+    case = batch(4, rows, "draw.law")
+    text = law_script(
+        case, f"tests.test_scripts:{name}", Independent.capabilities, SEED, draws=50_000
+    )
+    found, printed = ended(text)
+    assert found == code, printed
+    assert "nats of 23.7, all by " in printed
+    assert " of 34.0" in printed
 
 
 def conversation(backend, spec, check_name):

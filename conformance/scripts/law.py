@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
+from scipy.optimize import brentq
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.conformance.case import Case
@@ -20,11 +22,12 @@ _REQUESTS: Final = 256
 """Rows of an engine, which admits every one as a request of its own."""
 _MORE: Final = 4
 """The script knows no alternative to bet on, so it draws more."""
-_SIGMAS: Final = 7.0
-"""What counts as shown again: a right sampler goes so far in one of 33 cells with probability below
-1e-10, and in their sum of squares below 1e-6."""
+_ALPHA: Final = 1e-9
+"""With which a right sampler ends with 1: half for the cells one by one, half for all together."""
 
 _TEXT: Final = """
+import math
+
 # probabilities of the most likely ids; all other ids are counted together
 PROBS = {probs}
 DRAWS = {draws}
@@ -40,18 +43,24 @@ while drawn < DRAWS:
     for token in ids:
         counts[token if token in PROBS else None] += 1
 
-worst = square = 0.0
+def nats(seen, p):
+    # what a frequency adds to the relative entropy of what was seen against the law
+    if not seen:
+        return 0.0
+    return seen * math.log(seen / p) if p > 0 else inf
+
+
+# a right sampler exceeds either limit with probability below {alpha:g}
+ONE, TOGETHER = {one:.3f}, {together:.3f}
+worst = total = 0.0
 for token, p in PROBS.items():
-    spread = max((p * (1 - p) / drawn) ** 0.5, 1e-12)
     seen = counts[token] / drawn
-    off = (seen - p) / spread if p > 0 else inf if seen else 0.0
-    worst, square = max(worst, abs(off)), square + off * off * (1 - p)
-    if abs(off) > 3:
-        print(f"id {{token}}: expected {{p:.6g}}, seen {{seen:.6g}}, {{off:+.1f}} standard deviations")
-free = len(PROBS) - 1
-together = (square - free) / (2 * free) ** 0.5
-print(f"{{drawn}} draws: at most {{worst:.1f}} standard deviations off, all together {{together:.1f}}")
-sys.exit(1 if max(worst, together) > {sigmas:g} else 0)
+    off = drawn * (nats(seen, p) + nats(1 - seen, 1 - p))
+    worst, total = max(worst, off), total + drawn * nats(seen, p)
+    if off > 5:
+        print(f"id {{token}}: expected {{p:.6g}}, seen {{seen:.6g}}, {{off:.1f}} nats")
+print(f"{{drawn}} draws: one id is off by {{worst:.1f}} nats of {{ONE:.1f}}, all by {{total:.1f}} of {{TOGETHER:.1f}}")
+sys.exit(1 if worst > ONE or total > TOGETHER else 0)
 """
 
 
@@ -81,6 +90,28 @@ def law_script(case: Case, spec: str, capabilities: Capabilities, run_seed: int,
     probs = probs / probs.sum()
     most = np.argsort(-probs, kind="stable")[:_CELLS]
     named: dict[int | None, float] = {int(token): float(probs[token]) for token in np.sort(most)}
-    named[None] = max(0.0, 1.0 - sum(named.values()))
-    seed = derived_seed(run_seed, case.id, "script")
-    return head + _TEXT.format(probs=named, draws=_MORE * draws, seed=seed, sigmas=_SIGMAS)
+    named[None] = float(np.delete(probs, most).sum())
+    one, together = _limits(len(named))
+    return head + _TEXT.format(
+        probs=named,
+        draws=_MORE * draws,
+        seed=derived_seed(run_seed, case.id, "script"),
+        alpha=_ALPHA,
+        one=one,
+        together=together,
+    )
+
+
+def _limits(cells: int) -> tuple[float, float]:
+    """Return what n times the relative entropy of one cell and of all of them does not exceed.
+
+    Of one cell, against the rest: P(n D >= t) <= 2 e^-t (Chernoff, either side).  Of k cells:
+    P(n D >= t) <= e^-t (e t / (k - 1))^(k - 1) (Agrawal 2020, for t > k - 1).
+    """
+    free = cells - 1
+    wanted = math.log(_ALPHA / 2)
+    one = math.log(2 * cells) - wanted
+    together = brentq(
+        lambda t: free * (1 + math.log(t / free)) - t - wanted, free, 100 * free + 100
+    )
+    return one, float(together)
