@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import hypothesis
 import hypothesis.errors
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from refsampler.conformance.case import Case
 
@@ -19,6 +20,30 @@ _ATTEMPTS = 8
 """Runs of Hypothesis until there are enough cases; it draws a few of them twice."""
 _FEWEST = 16
 """Examples of a run; the first ones of every run are the same."""
+
+
+_LOOKS_ROUND = "_get_local_constants"
+
+
+@contextlib.contextmanager
+def _same_everywhere() -> Iterator[None]:
+    """Keep Hypothesis from trying numbers that it reads in the source of imported modules.
+
+    Which modules those are differs between `check` and `merge`, a checkout and an installed package:
+    the same seed would give other cases.  Releases that do not look round are left alone.
+    """
+    looks_round = getattr(providers, _LOOKS_ROUND, None)
+    if looks_round is None:
+        yield
+        return
+    nothing = type(providers.GLOBAL_CONSTANTS)()
+    providers.CONSTANTS_CACHE.cache.clear()
+    setattr(providers, _LOOKS_ROUND, lambda: nothing)
+    try:
+        yield
+    finally:
+        setattr(providers, _LOOKS_ROUND, looks_round)
+        providers.CONSTANTS_CACHE.cache.clear()
 
 
 def collect(strategy: st.SearchStrategy[Case], count: int, run_seed: int) -> tuple[Case, ...]:
@@ -61,7 +86,8 @@ def _driver(
     def run(case: Case) -> None:
         body(case)
 
-    run()
+    with _same_everywhere():
+        run()
 
 
 def shrink(

@@ -27,6 +27,8 @@ CONSEQUENCES = {
         "BadWordsIgnored",
         "PenaltyFlipped",
     },
+    "greedy.argmax": {"PastTheEnd"},
+    "mask.flagged": {"AllowListIgnored", "BadWordsIgnored"},
     "seed.batch": {"SeedIgnored", "NeighboursFilters"},
     "logprobs.gather": {"ProcessedLogprobs"},
     "temperature.scale": {"Warmer"},

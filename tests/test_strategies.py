@@ -1,6 +1,8 @@
 """Generated cases are legal, varied, and the same for the same seed."""
 
+import importlib
 import math
+import sys
 from collections import Counter
 
 import pytest
@@ -117,3 +119,14 @@ def test_shrinking_returns_a_small_case_that_fails():
 
 def test_shrinking_gives_up_without_a_failure():
     assert shrink(cases(), lambda _: False, 1, 20, deadline=math.inf) is None
+
+
+def test_what_else_is_imported_changes_no_case(tmp_path, monkeypatch):
+    """Hypothesis likes numbers that stand in imported modules; of 2,000 it would try some here."""
+    first = [one.id for one in collect(cases(), 60, 5)]
+    numbers = ", ".join(str(one / 16) for one in range(-400, 400))
+    (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = [{numbers}]\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("full_of_numbers")
+    assert [one.id for one in collect(cases(), 60, 5)] == first
+    del sys.modules["full_of_numbers"]
