@@ -34,6 +34,7 @@ from refsampler.backends.process_messages import (
 )
 from refsampler.backends.registry import BackendNotFound, resolve
 from refsampler.conformance.case import Case, decode_case
+from refsampler.conformance.conversing import converse
 from refsampler.conformance.scripts.conversation import check_called
 from refsampler.conformance.subject import OpenSubject, SubjectError
 
@@ -120,9 +121,7 @@ def _answered(
 
 def _conversed(subject: OpenSubject, case: Case, name: str) -> Answer:
     """Hold the conversation of the check of that name."""
-    check = check_called(name)
-    assert check.ask is not None
-    return Told(check.ask(subject, case))
+    return Told(converse(check_called(name), subject, case))
 
 
 def _failed(kind: FailureKind, words: str) -> Failed:

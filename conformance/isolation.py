@@ -21,6 +21,7 @@ from refsampler.backends.registry import BUILT_IN, resolve
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case, Hazard
 from refsampler.conformance.checks.base import Asked, Check
+from refsampler.conformance.conversing import converse
 from refsampler.conformance.replicas import Replicas
 from refsampler.conformance.subject import Draw, OpenSubject
 
@@ -240,7 +241,7 @@ def ask_check(subject: AskedSubject, check: Check, case: Case) -> Asked:
     if check.beside is not None:
         return Asked(unasked=_NAMELESS)
     if isinstance(subject, OpenSubject):
-        return check.ask(subject, case)
+        return converse(check, subject, case)
     assert isinstance(subject, IsolatedSubject)
     return subject.ask(check.name, case)
 
