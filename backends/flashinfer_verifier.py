@@ -14,19 +14,20 @@ import torch
 from jaxtyping import Float, Float32, Int, Int32
 from torch import Tensor
 
+from refsampler.backends.drafting import PIPELINE, DraftingSampler
 from refsampler.backends.emitted import all_of, emitted_ids
 from refsampler.backends.flashinfer import FlashInferKernel, imported
 from refsampler.backends.native import filter_logits
 from refsampler.backends.native_verifier import NativeVerifier
-from refsampler.backends.protocol import Capabilities, DType, Feature
-from refsampler.drafts import Proposed, check_drafts, draft_laws, propose
+from refsampler.backends.protocol import Capabilities, DType
+from refsampler.drafts import check_drafts, draft_laws
 from refsampler.folding import divisor
 from refsampler.logprobs import gather, has_law, shown_values
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.positions import all_positions, at_positions, drafts_of
 from refsampler.request import PLACEHOLDER
-from refsampler.sampler import Sampler, SamplerOutput, as_float32, temperatures
+from refsampler.sampler import Sampler, as_float32, temperatures
 from refsampler.speculative import Verified
 
 __all__ = ["FlashInferVerifier", "backend"]
@@ -35,7 +36,7 @@ _MOST_ELEMENTS: Final = 2**31
 """Target probabilities of one call; the kernel numbers them in 32 bits."""
 
 
-class FlashInferVerifier:
+class FlashInferVerifier(DraftingSampler):
     """Level 2: FlashInfer's kernel in the reference pipeline, and its verifier of drafts.
 
     Temperature and filters act before, in torch.  FlashInfer has one seed a call: a step with a
@@ -56,7 +57,7 @@ class FlashInferVerifier:
         self._sampling = imported()
         kernel = FlashInferKernel(device)
         self._native = NativeVerifier(device)
-        self._sampler = Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds)
+        super().__init__(Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds))
         self.capabilities = Capabilities(
             name="flashinfer-verifier",
             version=kernel.capabilities.version,
@@ -66,33 +67,8 @@ class FlashInferVerifier:
             by_path={"native-verifier": self._native.capabilities.semantics},
             floor=kernel.capabilities.floor,
             dtypes=frozenset(DType),
-            features=frozenset(
-                {
-                    Feature.PENALTIES,
-                    Feature.MASKS,
-                    Feature.LOGPROBS,
-                    Feature.THINKING,
-                    Feature.SPECULATIVE,
-                    Feature.DRAFT,
-                }
-            ),
+            features=PIPELINE,
         )
-
-    def sample(
-        self,
-        logits: Float[Tensor, "num_tokens vocab"],
-        metadata: SamplingMetadata,
-        *,
-        logprobs_mode: str | None = None,
-    ) -> SamplerOutput:
-        """Sample one id a row; the logits stay as they are."""
-        return self._sampler(logits, metadata, logprobs_mode=logprobs_mode)
-
-    def draft(
-        self, logits: Float[Tensor, "requests vocab"], metadata: SamplingMetadata
-    ) -> Proposed:
-        """Draw one draft of each request, and tell the law that it came from."""
-        return propose(self._sampler, logits, metadata)
 
     def verify(
         self,

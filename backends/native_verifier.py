@@ -14,22 +14,23 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int64
 from torch import Tensor
 
+from refsampler.backends.drafting import PIPELINE, DraftingSampler
 from refsampler.backends.native import NativeKernel, filter_logits
 from refsampler.backends.protocol import Capabilities, DType, Feature
-from refsampler.drafts import Proposed, check_drafts, propose
+from refsampler.drafts import check_drafts
 from refsampler.folding import divisor
 from refsampler.logprobs import gather, has_law, shown_values
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.positions import all_positions, at_positions, drafts_of
 from refsampler.request import PLACEHOLDER
-from refsampler.sampler import Sampler, SamplerOutput, as_float32, temperatures
+from refsampler.sampler import Sampler, as_float32, temperatures
 from refsampler.speculative import Verified
 
 __all__ = ["NativeVerifier", "backend"]
 
 
-class NativeVerifier:
+class NativeVerifier(DraftingSampler):
     """Level 2: the native kernel in the reference pipeline, and a verifier of drafts.
 
     Args:
@@ -39,39 +40,15 @@ class NativeVerifier:
 
     def __init__(self, device: str = "cpu") -> None:
         kernel = NativeKernel(device)
-        self._sampler = Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds)
+        super().__init__(Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds))
         self.capabilities = Capabilities(
             name="native-verifier",
             version=kernel.capabilities.version,
             level=2,
             device=device,
             dtypes=frozenset(DType),
-            features=(kernel.capabilities.features & {Feature.SEED, Feature.BITWISE})
-            | {
-                Feature.PENALTIES,
-                Feature.MASKS,
-                Feature.LOGPROBS,
-                Feature.THINKING,
-                Feature.SPECULATIVE,
-                Feature.DRAFT,
-            },
+            features=(kernel.capabilities.features & {Feature.SEED, Feature.BITWISE}) | PIPELINE,
         )
-
-    def sample(
-        self,
-        logits: Float[Tensor, "num_tokens vocab"],
-        metadata: SamplingMetadata,
-        *,
-        logprobs_mode: str | None = None,
-    ) -> SamplerOutput:
-        """Sample one id a row; the logits stay as they are."""
-        return self._sampler(logits, metadata, logprobs_mode=logprobs_mode)
-
-    def draft(
-        self, logits: Float[Tensor, "requests vocab"], metadata: SamplingMetadata
-    ) -> Proposed:
-        """Draw one draft of each request, and tell the law that it came from."""
-        return propose(self._sampler, logits, metadata)
 
     def verify(
         self,

@@ -8,24 +8,25 @@ import torch
 from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
+from refsampler.backends.drafting import PIPELINE, DraftingSampler
 from refsampler.backends.emitted import all_of, emitted_ids
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.backends.triton.geometry import Geometry
 from refsampler.backends.triton.kernel import TritonKernel
 from refsampler.backends.triton.verify import Drafts, Layout
-from refsampler.drafts import Proposed, check_drafts, propose
+from refsampler.drafts import check_drafts
 from refsampler.draw import Fold
 from refsampler.folding import kernel_rows
 from refsampler.logprobs import gather, has_law, shown_values
 from refsampler.metadata import SamplingMetadata
 from refsampler.positions import all_positions, at_positions, drafts_of
-from refsampler.sampler import Sampler, SamplerOutput, as_float32, temperatures
+from refsampler.sampler import Sampler, as_float32, temperatures
 from refsampler.speculative import Verified
 
 __all__ = ["TritonVerifier"]
 
 
-class TritonVerifier:
+class TritonVerifier(DraftingSampler):
     """Level 2: the Triton kernel in the reference pipeline, and a verifier of drafts.
 
     Law: that of `TritonKernel` at every position.  A draft is accepted where u q < p, with a float64
@@ -46,7 +47,7 @@ class TritonVerifier:
 
     def __init__(self, device: str | None = None, geometry: Geometry | None = None) -> None:
         self._kernel = kernel = TritonKernel(device, geometry)
-        self._sampler = Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds)
+        super().__init__(Sampler(filter_and_draw=kernel.draw, folds=kernel.capabilities.folds))
         declared = kernel.capabilities
         self.capabilities = Capabilities(
             name="triton-verifier",
@@ -56,32 +57,8 @@ class TritonVerifier:
             semantics=declared.semantics,
             floor=declared.floor,
             dtypes=declared.dtypes,
-            features=(declared.features & {Feature.SEED, Feature.BITWISE})
-            | {
-                Feature.PENALTIES,
-                Feature.MASKS,
-                Feature.LOGPROBS,
-                Feature.THINKING,
-                Feature.SPECULATIVE,
-                Feature.DRAFT,
-            },
+            features=(declared.features & {Feature.SEED, Feature.BITWISE}) | PIPELINE,
         )
-
-    def sample(
-        self,
-        logits: Float[Tensor, "num_tokens vocab"],
-        metadata: SamplingMetadata,
-        *,
-        logprobs_mode: str | None = None,
-    ) -> SamplerOutput:
-        """Sample one id a row; the logits stay as they are."""
-        return self._sampler(logits, metadata, logprobs_mode=logprobs_mode)
-
-    def draft(
-        self, logits: Float[Tensor, "requests vocab"], metadata: SamplingMetadata
-    ) -> Proposed:
-        """Draw one draft of each request, and tell the law that it came from."""
-        return propose(self._sampler, logits, metadata)
 
     def verify(
         self,
