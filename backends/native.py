@@ -150,7 +150,8 @@ def race(
         noise.exponential_()
     for row, generator in generators.items():
         noise[row].exponential_(generator=generator)
-    score = probs / noise if dtype is torch.float32 else noise.reciprocal_() * probs
+    # in place: of the largest batches a GPU holds few copies
+    score = probs.div_(noise) if dtype is torch.float32 else noise.reciprocal_().mul_(probs)
     return score.argmax(dim=-1)
 
 

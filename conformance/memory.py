@@ -1,16 +1,28 @@
-"""Memory: whether this machine can hold the batches of `input.large`, and what is missing."""
+"""Memory: whether a device can hold large batches, what is missing, and whose turn it is."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
 import torch
+from filelock import FileLock, Timeout
 
-__all__ = ["ELEMENTS", "ENDS", "SHARES", "as_if_free", "bytes_wanted", "free_bytes", "memory_short"]
+__all__ = [
+    "ELEMENTS",
+    "ENDS",
+    "SHARES",
+    "as_if_free",
+    "bytes_wanted",
+    "free_bytes",
+    "memory_short",
+    "taking_turns",
+]
 
 ELEMENTS = 2**31
 """Where a signed 32-bit element index ends."""
@@ -20,6 +32,8 @@ SHARES = 6
 """Float32 tensors of that size that a backend may hold at a time beside the logits."""
 
 
+_PATIENCE_S: Final = 30.0
+"""Seconds to wait for a turn: less than a call may take, and more than others need on a GPU."""
 _AS_IF: Final[ContextVar[int | None]] = ContextVar("_AS_IF", default=None)
 
 
@@ -69,3 +83,24 @@ def memory_short(device: str = "cpu", elements: int | None = None) -> str:
         f"{free / 1e9:.1f} GB are free on {device}, {wanted / 1e9:.0f} GB are wanted for "
         f"{1 + SHARES} tensors of {tensor:.1f} GB"
     )
+
+
+@contextmanager
+def taking_turns(device: str, elements: int) -> Iterator[None]:
+    """Keep so many logits on a device while no other process of this user keeps so many there.
+
+    Shards and runs side by side would else want the memory several times at once.  What torch keeps
+    of a GPU's goes back first; the caller's own tensors must be gone by then.  Who has waited too
+    long goes on: `memory_short` says whether there is room.  Fewer than `ELEMENTS` wait for nobody.
+    """
+    with ExitStack() as held:
+        if elements >= ELEMENTS:
+            name = f"refsampler-{os.getuid()}-{device.replace(':', '-')}.lock"
+            lock = FileLock(Path(tempfile.gettempdir()) / name)
+            with suppress(Timeout):
+                held.enter_context(lock.acquire(timeout=_PATIENCE_S))
+        try:
+            yield
+        finally:
+            if elements >= ELEMENTS and torch.device(device).type == "cuda":
+                torch.cuda.empty_cache()

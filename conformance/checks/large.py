@@ -60,12 +60,16 @@ def _rows(ends: int) -> int:
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
-    """Give row r its one finite id at 7919 r mod V, and look for it in every row."""
+    """Ask for the batch when it is its turn, if there is room."""
     ends, device = len(case.requests), subject.capabilities.device
-    short = memory.memory_short(device, ends * memory.ELEMENTS)
-    if short:
-        return Asked(unasked=short)
-    rows = _rows(ends)
+    with memory.taking_turns(device, ends * memory.ELEMENTS):
+        short = memory.memory_short(device, ends * memory.ELEMENTS)
+        return Asked(unasked=short) if short else _ask_rows(subject, case, _rows(ends))
+
+
+def _ask_rows(subject: OpenSubject, case: Case, rows: int) -> Asked:
+    """Give row r its one finite id at 7919 r mod V, and look for it in every row."""
+    device = subject.capabilities.device
     right = _STRIDE * np.arange(rows) % _VOCAB
     logits = torch.full((rows, _VOCAB), -torch.inf, device=device)
     logits.scatter_(1, torch.from_numpy(right)[:, None].to(device), 1.0)

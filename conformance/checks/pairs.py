@@ -16,7 +16,7 @@ from refsampler.conformance.checks.base import Asked, clause_ids
 from refsampler.conformance.checks.processes import packed, unpacked
 from refsampler.conformance.designed.tails import FLAT_VOCAB, flat_case
 from refsampler.conformance.evidence.pairings import Lag, call_lags, row_lags, stream_lags
-from refsampler.conformance.memory import ELEMENTS, memory_short
+from refsampler.conformance.memory import ELEMENTS, memory_short, taking_turns
 from refsampler.conformance.series import Later, SeriesSubject
 from refsampler.conformance.subject import OpenSubject
 
@@ -117,8 +117,14 @@ class Size:
         return 2 if self.pairing is Pairing.THREADS else 1
 
     def ask(self, subject: OpenSubject, case: Case) -> Asked:
-        """Draw all calls of a case; runs where the subject lives."""
-        rows = self.rows_for(subject.capabilities)
+        """Draw all calls of a case; runs where the subject lives, large ones when there is room."""
+        rows, device = self.rows_for(subject.capabilities), subject.capabilities.device
+        elements = rows * self.vocab
+        with taking_turns(device, elements):
+            short = memory_short(device, elements) if elements >= ELEMENTS else ""
+            return Asked(unasked=short) if short else self._ask(subject, case, rows)
+
+    def _ask(self, subject: OpenSubject, case: Case, rows: int) -> Asked:
         streams = SeriesSubject(subject.backend, subject.run_seed)
         match self.pairing:
             case Pairing.THREADS:
