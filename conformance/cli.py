@@ -21,6 +21,7 @@ _COMMANDS = {
     "bench": "bench",
     "replay": "replay",
     "merge": "merge",
+    "report": "report",
     "power": "power",
     "audit": "audit",
 }

@@ -72,6 +72,7 @@ def run_law(
     findings: tuple[Finding, ...] = ()
     upper: float | None = None
     action = Action.GO_ON
+    path: list[tuple[int, float]] = []
     for call, rows in enumerate(sizes):
         if late():
             complete = False
@@ -93,7 +94,7 @@ def run_law(
             upper, wrong = _judge_distance(one, process, tests)
             findings = (*findings, *wrong)
         if findings or (call + 1) % step == 0 or drawn in (one.least, one.draws):
-            action = _look(one, process, pool, drawn)
+            action = _look(one, process, pool, drawn, path)
         if findings or action is not Action.GO_ON:
             break
     if findings:
@@ -111,6 +112,7 @@ def run_law(
         planned=one.draws,
         refuted=one.carried if action is Action.ACCEPT_EARLY and not findings else (),
         checkpoint=checkpoint(process.evidence() if drawn else None, pool) if complete else None,
+        path=tuple(path),
     )
     writer.write(record)
     if findings:
@@ -120,9 +122,17 @@ def run_law(
     return record
 
 
-def _look(one: PlannedLaw, process: LawProcess, pool: ClausePool, drawn: int) -> Action:
-    """Tell the pool what the law says by now, and return what follows."""
-    pool.update(process.evidence())
+def _look(
+    one: PlannedLaw,
+    process: LawProcess,
+    pool: ClausePool,
+    drawn: int,
+    path: list[tuple[int, float]],
+) -> Action:
+    """Tell the pool, and the path, what the law says by now, and return what follows."""
+    evidence = process.evidence()
+    pool.update(evidence)
+    path.append((drawn, round(evidence.log_e, 4)))
     bank = one.law.alternatives
     return decide(
         Look(pool.log_e, process.log_components, drawn),

@@ -119,7 +119,8 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
 
     `counts` holds [id, count] pairs of ids that were drawn; `log_e` is the case's share of the
     pooled evidence at that checkpoint.  Without a `checkpoint` the law was cut short.  `planned` are
-    the most draws; a law that was accepted early names in `refuted` what it had waited for.
+    the most draws; a law that was accepted early names in `refuted` what it had waited for.  `path`
+    holds [draws, log e] of every look.
     """
 
     check: str
@@ -134,6 +135,7 @@ class LawRecord(msgspec.Struct, frozen=True, tag="law", tag_field="record", kw_o
     planned: int = 0
     refuted: tuple[str, ...] = ()
     checkpoint: Checkpoint | None = None
+    path: tuple[tuple[int, float], ...] = ()
 
 
 class MixedRecord(msgspec.Struct, frozen=True, tag="mixed", tag_field="record", kw_only=True):
@@ -205,7 +207,10 @@ class PairsRecord(msgspec.Struct, frozen=True, tag="pairs", tag_field="record", 
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, tag="verdict", tag_field="record", kw_only=True):
-    """One clause decided; the fields are those of `Verdict` beside the reason in words."""
+    """One clause decided; the fields are those of `Verdict` beside the reason in words.
+
+    `effect` is what a failure expected and saw, also where the reason is that it was expected.
+    """
 
     clause: str
     status: str
@@ -219,6 +224,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, tag="verdict", tag_field="recor
     would_see: tuple[tuple[str, float], ...]
     replay: str
     expected: str | None = None
+    effect: str = ""
 
 
 class Footer(msgspec.Struct, frozen=True, tag="footer", tag_field="record", kw_only=True):

@@ -236,3 +236,11 @@ class ProcessedLogprobs(RightSampler):
 
     def sample(self, logits, metadata):
         return Sampler(logprobs_mode="processed_logprobs")(logits, metadata)
+
+
+class HostileName(Warmer):
+    """Its name is markup; its temperature is too high."""
+
+    capabilities = replace(
+        RightKernel.capabilities, name='<script>alert("1")</script>', version="<b>1</b>"
+    )

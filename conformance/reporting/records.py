@@ -73,6 +73,7 @@ def verdict_record(decision: Decision) -> VerdictRecord:
         would_see=tuple((one.bias, one.probability) for one in verdict.would_see),
         replay=verdict.replay,
         expected=None if verdict.expected is None else str(verdict.expected),
+        effect=verdict.effect,
     )
 
 
