@@ -36,6 +36,7 @@ class Judged:
         crashed: the subject raised, so the case says nothing about its own clauses.
         figures: clause and a measured figure in words.
         unasked: why the subject could not be asked; empty if it was.
+        ids: drawn, where evidence judges them, as the check packs them.
 
     """
 
@@ -44,6 +45,7 @@ class Judged:
     crashed: bool = False
     figures: tuple[tuple[ClauseId, str], ...] = ()
     unasked: str = ""
+    ids: bytes = b""
 
 
 def judge_case(
@@ -102,7 +104,8 @@ def _asked(subject: AskedSubject, check: Check, case: Case) -> Judged:
     except SubjectError as error:
         return Judged(_crash(case, error, "", lawless=False), 0, crashed=True)
     first = {(one.clause, one.candidates, one.guess): one for one in asked.findings[::-1]}
-    return Judged(tuple(first.values()), asked.draws, figures=asked.figures, unasked=asked.unasked)
+    found = tuple(first.values())
+    return Judged(found, asked.draws, figures=asked.figures, unasked=asked.unasked, ids=asked.ids)
 
 
 def _refuses_by_name(error: SubjectError) -> bool:

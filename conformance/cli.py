@@ -18,6 +18,7 @@ _COMMANDS = {
     "smoke": "smoke",
     "plan": "plan",
     "check": "check",
+    "fuzz": "fuzz",
     "bench": "bench",
     "replay": "replay",
     "merge": "merge",

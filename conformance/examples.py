@@ -14,7 +14,7 @@ from hypothesis.internal.conjecture import providers
 
 from refsampler.conformance.case import Case
 
-__all__ = ["collect", "shrink"]
+__all__ = ["collect", "run_examples", "shrink"]
 
 _ATTEMPTS = 8
 """Runs of Hypothesis until there are enough cases; it draws a few of them twice."""
@@ -57,18 +57,29 @@ def collect(strategy: st.SearchStrategy[Case], count: int, run_seed: int) -> tup
     for attempt in range(_ATTEMPTS):
         if len(found) < count:
             wanted = max(count - len(found), _FEWEST)
-            _driver(strategy, keep, run_seed + attempt, wanted + wanted // 8, (Phase.generate,))
+            run_examples(
+                strategy, keep, run_seed + attempt, wanted + wanted // 8, (Phase.generate,)
+            )
     return tuple(found.values())
 
 
-def _driver(
+def run_examples(
     strategy: st.SearchStrategy[Case],
     body: Callable[[Case], None],
     run_seed: int,
     examples: int,
     phases: tuple[Phase, ...],
 ) -> None:
-    """Run `body` on examples of a strategy, reproducibly and without a database."""
+    """Run `body` on examples of a strategy, reproducibly and without a database.
+
+    Args:
+        strategy: of cases.
+        body: is given each; an error of its ends the run as Hypothesis ends one.
+        run_seed: the same one gives the same examples.
+        examples: at most.
+        phases: of Hypothesis.
+
+    """
 
     @hypothesis.seed(run_seed)
     @hypothesis.settings(
@@ -115,5 +126,5 @@ def shrink(
             raise AssertionError(case.id)
 
     with contextlib.suppress(AssertionError, hypothesis.errors.HypothesisException):
-        _driver(strategy, body, run_seed, examples, (Phase.generate, Phase.shrink))
+        run_examples(strategy, body, run_seed, examples, (Phase.generate, Phase.shrink))
     return smallest[0] if smallest else None

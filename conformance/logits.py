@@ -82,7 +82,11 @@ class LogitsRecipe:
         """Return the logits, rounded once from float64 to `dtype`."""
         if not self.rows:
             return torch.empty((0, self.vocab), dtype=dtype)
-        rows = np.stack([row.build(self.vocab) for row in self.rows])
+        # rows that are alike are often one object, which is built once
+        built = {
+            id(row): row.build(self.vocab) for row in {id(row): row for row in self.rows}.values()
+        }
+        rows = np.stack([built[id(row)] for row in self.rows])
         return torch.from_numpy(rows).to(dtype)
 
 

@@ -4,6 +4,9 @@ Values are dense where samplers go wrong: id 0 and V-1, block edges, ties, bound
 backgrounds.  Nothing is filtered away: every choice is made within the legal range.  With
 `dyadic=True` logits, biases and penalties lie on a binary grid and temperatures and repetition
 penalties are powers of two, so steps 3 to 6 are exact in float32.
+
+`cases` is what a run of the suite draws; `batches` is what fuzzing draws, denser in pairs of features,
+and what tests of your own kernel want.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 
 from refsampler.backends.protocol import DType, Feature
 from refsampler.conformance.case import Case, Layout
+from refsampler.conformance.fuzz.batches import batches
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe, Shape
 from refsampler.params import SamplingParams
 from refsampler.request import PLACEHOLDER, Request
@@ -25,6 +29,7 @@ from refsampler.validation import MAX_LISTED_LOGPROBS
 
 __all__ = [
     "EVERYTHING",
+    "batches",
     "cases",
     "params",
     "recipes",

@@ -41,6 +41,7 @@ def all_checks() -> tuple[Check, ...]:
         tail_dtypes,
         texts,
     )
+    from refsampler.conformance.fuzz import channels
 
     groups = (
         greedy,
@@ -71,4 +72,4 @@ def all_checks() -> tuple[Check, ...]:
         mixed,
         tail,
     )
-    return tuple(check for group in groups for check in group.CHECKS)
+    return (*(check for group in groups for check in group.CHECKS), *channels.CHECKS)

@@ -16,15 +16,13 @@ from jaxtyping import Bool, Int64
 
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
+from refsampler.conformance.checks.base import CERTAIN
 from refsampler.conformance.checks.expected import RowExpected, expect_rows
 from refsampler.conformance.checks.mistakes import mistakes
 from refsampler.conformance.checks.worlds import NEUTRAL, World, changed
 from refsampler.semantics import Semantics
 
 __all__ = ["CERTAIN", "Attribution", "Evidence", "Kept", "Seen", "attribute"]
-
-CERTAIN = 35.0
-"""Nats: an event of probability e^-35 or less is near-certain not to happen (evidence rule 2)."""
 
 
 class Evidence(Protocol):
@@ -41,13 +39,15 @@ class Seen:
     Attributes:
         counts: of ids in range.
         fresh: the draws are independent, so that an id that never comes says something.
-        near_certain: what is improbable beyond e^-35 counts as impossible.
+        near_certain: what is improbable beyond e^-certain counts as impossible.
+        certain: nats.
 
     """
 
     counts: Int64[np.ndarray, " vocab"]
     fresh: bool = True
     near_certain: bool = True
+    certain: float = CERTAIN
 
     @property
     def draws(self) -> int:
@@ -59,18 +59,18 @@ class Seen:
         return np.flatnonzero((self.counts > 0) & ~law.allowed)
 
     def improbable(self, law: RowExpected) -> Int64[np.ndarray, " ids"]:
-        """Return drawn ids whose summed mass is below e^-35."""
+        """Return drawn ids whose summed mass is below e^-certain."""
         if not self.near_certain:
             return np.empty(0, np.int64)
-        tiny = law.allowed & (law.most < -CERTAIN - np.log(max(1, law.allowed.sum())))
+        tiny = law.allowed & (law.most < -self.certain - np.log(max(1, law.allowed.sum())))
         return np.flatnonzero((self.counts > 0) & tiny)
 
     def missing(self, law: RowExpected) -> Int64[np.ndarray, " ids"]:
-        """Return ids that never came although that has a probability below e^-35."""
+        """Return ids that never came although that has a probability below e^-certain."""
         if not (self.near_certain and self.fresh):
             return np.empty(0, np.int64)
         mass = np.minimum(np.exp(law.least), 1 - 1e-16)
-        expected = law.core & (-self.draws * np.log1p(-mass) > CERTAIN)
+        expected = law.core & (-self.draws * np.log1p(-mass) > self.certain)
         return np.flatnonzero(expected & (self.counts == 0))
 
     def fits(self, law: RowExpected) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
@@ -13,6 +14,7 @@ from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.subject import Draw, OpenSubject
 
 __all__ = [
+    "CERTAIN",
     "Arrangement",
     "Asked",
     "Check",
@@ -23,6 +25,10 @@ __all__ = [
     "alone",
     "clause_ids",
 ]
+
+
+CERTAIN: Final = 35.0
+"""Nats: an event of probability e^-35 or less is near-certain not to happen (evidence rule 2)."""
 
 
 class Kind(StrEnum):
@@ -88,12 +94,14 @@ class Trial:
         capabilities: of the backend.
         arrangements: the case itself, then its other arrangements.
         kind: of the check.
+        certain: nats beyond which what is improbable counts as impossible, in a near-certain check.
 
     """
 
     capabilities: Capabilities
     arrangements: tuple[Arrangement, ...]
     kind: Kind
+    certain: float = CERTAIN
 
     @property
     def case(self) -> Case:

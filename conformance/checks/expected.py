@@ -37,6 +37,7 @@ class RowExpected:
         most: [vocab] log-probability that it has at most.
         tied: equals of which a known number is kept, nobody knows which.
         count: that number.
+        magnitude: M, the law is known to a total variation of 2^-23 M.
 
     """
 
@@ -48,6 +49,7 @@ class RowExpected:
     most: Float64[np.ndarray, " vocab"]
     tied: Bool[np.ndarray, " vocab"]
     count: int
+    magnitude: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def _laws_of(
             # a tied id is kept by some right backends only
             most = np.where(law.lumped[place].numpy(), 0.0, most)
         tied, count = law.lumped[place].numpy(), int(law.lump_count[place])
-        found.append(RowExpected(greedy, valid, allowed, core, least, most, tied, count))
+        made = (greedy, valid, allowed, core, least, most, tied, count)
+        found.append(RowExpected(*made, float(law.magnitude[place])))
     return tuple(found)
 
 

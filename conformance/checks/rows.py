@@ -35,13 +35,13 @@ _BLAMED_ROWS = 3
 """Kinds of rows of one batch whose breach is explained; more would only say the same again."""
 
 
-def draw_charge(draws: int) -> float:
+def draw_charge(draws: int, certain: float = CERTAIN) -> float:
     """Return a bound on the probability that a right backend fails near-certain rows.
 
-    Each draw may be improbable with probability e^-35, and so may each certain id stay away; of the
+    Each draw may be improbable with probability e^-certain, and so may each certain id stay away; of the
     latter a kind of row has at most one for each of its draws.
     """
-    return 2 * draws * float(np.exp(-CERTAIN))
+    return 2 * draws * float(np.exp(-certain))
 
 
 def judge_rows(trial: Trial) -> tuple[Finding, ...]:
@@ -104,7 +104,8 @@ def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> 
             if not len(drawn):
                 continue
             counts = np.bincount(drawn, minlength=case.logits.vocab)
-            seen = Seen(counts, fresh=fresh, near_certain=trial.kind is not Kind.EXACT)
+            near = trial.kind is not Kind.EXACT
+            seen = Seen(counts, fresh=fresh, near_certain=near, certain=trial.certain)
             if not seen.fits(law):
                 blamed += 1
                 yield from _blame(trial, arrangement, int(rows[0]), seen, law, rearranged)
@@ -231,7 +232,7 @@ class _Words:
             what = f"id {wrong[0]} in {seen.counts[wrong[0]]} of {seen.draws} draws"
             which = "the argmax" if law.greedy else "an id of the support"
             return cls(f"{which}: {_ids(law.allowed)}", what, 0.0, impossible=True)
-        charge = draw_charge(seen.draws)
+        charge = draw_charge(seen.draws, seen.certain)
         if len(rare):
             top = int(np.argmax(law.most))
             what = f"id {rare[0]} in {seen.counts[rare[0]]} of {seen.draws} draws"

@@ -100,7 +100,8 @@ def replay(
 
 def _finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
-        yield f"FAIL {finding.clause}"
+        others = [one for one in finding.candidates if one != finding.clause]
+        yield f"FAIL {finding.clause}" + (f", or else {', '.join(others)}" if others else "")
         yield f"  expected  {finding.expected}"
         yield f"  seen      {finding.seen}"
     if not findings:

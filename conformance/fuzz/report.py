@@ -1,0 +1,100 @@
+"""The report of a fuzzing run: a header, cases as they are found, a verdict for each broken clause."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from math import exp
+from typing import Final
+
+import torch
+
+from refsampler import __version__
+from refsampler.backends.protocol import Capabilities
+from refsampler.clauses import load
+from refsampler.conformance.fuzz.found import FoundBook
+from refsampler.conformance.fuzz.law import LOG_THRESHOLD, LawEvidence
+from refsampler.conformance.fuzz.loop import Progress
+from refsampler.conformance.plan import LAW
+from refsampler.conformance.records import Footer, Header, VerdictRecord
+
+__all__ = ["PROFILE", "footer", "header", "verdicts"]
+
+PROFILE: Final = "fuzz"
+
+
+def header(
+    capabilities: Capabilities, spec: str, run_seed: int, time_budget: float | None
+) -> Header:
+    """Return the first line: what is fuzzed, where and with which seed."""
+    contract = load()
+    return Header(
+        backend=capabilities.name,
+        backend_version=capabilities.version,
+        spec=spec,
+        level=capabilities.level,
+        device=capabilities.device,
+        semantics=capabilities.semantics.profile,
+        delta=capabilities.delta,
+        floor=capabilities.floor,
+        refsampler=__version__,
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        machine=f"{platform.system()} {platform.machine()}",
+        contract=contract.version,
+        contract_digest=contract.digest,
+        profile=PROFILE,
+        clauses="*",
+        run_seed=run_seed,
+        time_budget=time_budget,
+        alpha=exp(-LOG_THRESHOLD),
+        charge=0.0,
+        planned={},
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        capabilities=capabilities,
+    )
+
+
+def verdicts(book: FoundBook, law: LawEvidence) -> Iterator[VerdictRecord]:
+    """Yield one verdict for each cause, and one for the law if it is broken."""
+    for cause, found in book.causes.items():
+        yield VerdictRecord(
+            clause=cause.clause,
+            status="fail",
+            reason=f"expected {found.finding.expected}; seen {found.finding.seen}",
+            case=found.case.id,
+            log_e=None,
+            log_threshold=None,
+            false_alarm=found.finding.charge,
+            cases=book.seen[cause],
+            draws=0,
+            would_see=(),
+            replay=f"refsampler replay {found.case.id}",
+        )
+    if law.failed:
+        yield VerdictRecord(
+            clause=LAW,
+            status="fail",
+            reason=law.best,
+            case=None,
+            log_e=law.largest,
+            log_threshold=LOG_THRESHOLD,
+            false_alarm=exp(-LOG_THRESHOLD),
+            cases=0,
+            draws=law.draws,
+            would_see=(),
+            replay="",
+        )
+
+
+def footer(code: int, line: str, done: Progress | None, seconds: float) -> Footer:
+    """Return the last line: how the run ended."""
+    return Footer(
+        exit_code=code,
+        headline=line,
+        cases=0 if done is None else done.batches,
+        draws=0 if done is None else done.draws,
+        seconds=round(seconds, 3),
+        error=None if done is None or not done.errors else done.errors[0],
+    )
