@@ -30,6 +30,7 @@ __all__ = [
     "SessionStep",
     "decode_case",
     "encode_case",
+    "id_of",
     "lay_out",
 ]
 
@@ -125,7 +126,7 @@ class Case:
     @property
     def id(self) -> CaseId:
         """First 12 hex digits of the sha256 of the canonical JSON."""
-        return hashlib.sha256(encode_case(self)).hexdigest()[:12]
+        return id_of(encode_case(self))
 
     def build_logits(self, device: str = "cpu") -> Tensor:
         """Return the logits [num_tokens, vocab] in the case's dtype and layout."""
@@ -152,6 +153,11 @@ def encode_case(case: Case) -> bytes:
     """Return the canonical JSON: sorted keys, defaults left out, non-finite numbers as words."""
     document = _plain(case)
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def id_of(document: bytes) -> CaseId:
+    """Return the id of the case that `encode_case` wrote so."""
+    return hashlib.sha256(document).hexdigest()[:12]
 
 
 def decode_case(document: bytes | str) -> Case:

@@ -64,6 +64,8 @@ def left_out(plan: Plan, time_budget: float) -> tuple[str, ...]:
 
 
 def _case_seconds(one: PlannedCase) -> float:
+    if one.check.seconds:
+        return one.check.seconds
     return _CASE_S + one.draws * (_ROW_S + _LOGIT_S * one.case.logits.vocab)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from refsampler.clauses import Clause, ClauseId, Level, get
 from refsampler.conformance.blame import Blame
-from refsampler.conformance.case import Case
+from refsampler.conformance.case import Case, CaseId
 from refsampler.conformance.checks import Finding
 from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.rows import EVERY_CASE
@@ -124,6 +124,12 @@ class Tally:
     def book(self, case: Case, findings: tuple[Finding, ...]) -> None:
         """Book what a case showed."""
         self.breaches += [(case, finding) for finding in findings]
+
+    def in_order_of(self, cases: Iterable[CaseId]) -> None:
+        """Put what cases showed in the order of a plan; what is not of these cases comes last."""
+        places = {case: place for place, case in enumerate(cases)}
+        last = len(places)
+        self.breaches.sort(key=lambda one: places.get(one[0].id, last))
 
     def blamed(self) -> dict[ClauseId, list[tuple[Case, Finding]]]:
         """Return clause -> the breaches that it explains, of as few clauses as explain them all.

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import CaseId
 from refsampler.conformance.checks import Finding
@@ -95,13 +97,13 @@ class Finished:
         if shown is not None:
             writer.write(shown)
             tally.book(one.case, _findings(shown))
-        writer.write(record)
         said = record.checkpoint
         if said.components:
             pool.update(_evidence(one, said))
         if self.latched:
             pool.log_e_max, pool.best = said.pool_log_e_max, _component(said.pool_best)
             pool.failed = said.pool_failed
+        writer.write(_with_pool(record, said, pool))
         finished = one.case.clauses if shown is None else ()
         tally.count(finished, record.draws, record.seconds)
         return record
@@ -161,6 +163,19 @@ def _evidence(one: PlannedLaw | PlannedMixed, said: Checkpoint) -> CaseEvidence:
         skipped=said.skipped,
         outside=said.outside,
     )
+
+
+def _with_pool(
+    record: LawRecord | MixedRecord, said: Checkpoint, pool: ClausePool
+) -> LawRecord | MixedRecord:
+    """Return the record as this run would have written it: with what its own clause says now."""
+    now = msgspec.structs.replace(
+        said,
+        pool_log_e_max=pool.log_e_max,
+        pool_best=_plain(pool.best),
+        pool_failed=pool.failed,
+    )
+    return msgspec.structs.replace(record, checkpoint=now)
 
 
 def _finite(values: Iterable[float]) -> list[float | None]:

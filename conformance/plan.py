@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import Clause, ClauseId, load
 from refsampler.conformance import memory
-from refsampler.conformance.case import Case, CaseId, encode_case
+from refsampler.conformance.case import Case, CaseId, encode_case, id_of
 from refsampler.conformance.checks import Check, Kind, all_checks
 from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.checks.mixed import PlannedMixed, mixed_power, plan_mixed
@@ -220,7 +220,8 @@ def _planned_cases(
             rows = sum(len(one.requests) for one in arrangements)
             draws = rows * case.calls
             charge = draw_charge(draws) if check.kind is Kind.NEAR_CERTAIN else 0.0
-            yield PlannedCase(check, case, case.id, encode_case(case), draws, charge)
+            document = encode_case(case)
+            yield PlannedCase(check, case, id_of(document), document, draws, charge)
 
 
 def _planned_laws(

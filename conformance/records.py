@@ -19,6 +19,7 @@ __all__ = [
     "LawRecord",
     "MixedRecord",
     "PairsRecord",
+    "PartRecord",
     "Record",
     "ReportWriter",
     "TailRecord",
@@ -56,6 +57,7 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_o
     shard: tuple[int, int] | None = None
     capabilities: Capabilities | None = None
     free_bytes: int | None = None
+    jobs: int = 1
 
 
 class FindingRecord(msgspec.Struct, frozen=True):
@@ -94,6 +96,16 @@ class CaseRecord(msgspec.Struct, frozen=True, tag="case", tag_field="record", kw
     crashed: bool = False
     figures: tuple[tuple[str, str], ...] = ()
     unasked: str = ""
+
+
+class PartRecord(msgspec.Struct, frozen=True, tag="part", tag_field="record", kw_only=True):
+    """Last line of what a process asked beside the run's own: errors of the harness there.
+
+    `unjudged` are the clauses of the cases that they are about.
+    """
+
+    errors: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +257,7 @@ Record = (
     | MixedRecord
     | TailRecord
     | PairsRecord
+    | PartRecord
     | VerdictRecord
     | Footer
 )

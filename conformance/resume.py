@@ -6,7 +6,7 @@ one lies beside it, so that a run may be killed and resumed as often as one like
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,15 @@ from refsampler.conformance.finished import Finished, gather, plan_digest
 from refsampler.conformance.plan import Plan
 from refsampler.conformance.records import Footer, Header, Record, read_report
 
-__all__ = ["CannotResume", "Resumed", "check_plan", "finish", "set_aside", "stopped_run"]
+__all__ = [
+    "CannotResume",
+    "Resumed",
+    "check_plan",
+    "finish",
+    "records_so_far",
+    "set_aside",
+    "stopped_run",
+]
 
 _BEFORE: Final = ".before"
 
@@ -46,9 +54,7 @@ def stopped_run(report: Path) -> Resumed:
         CannotResume: there is no report, or its run came to its end.
 
     """
-    records: list[Record] = []
-    for path in (_before(report), report):
-        records += _records(path)
+    records = records_so_far(report)
     header = next((one for one in records if isinstance(one, Header)), None)
     if header is None:
         raise CannotResume(f"{report}: there is no run to resume")
@@ -57,9 +63,10 @@ def stopped_run(report: Path) -> Resumed:
     return Resumed(header, gather(records))
 
 
-def _records(path: Path) -> Iterator[Record]:
-    if path.exists():
-        yield from read_report(path)
+def records_so_far(report: Path) -> tuple[Record, ...]:
+    """Return the records of a report and of what a killed run left of it; none without a file."""
+    paths = (_before(report), report)
+    return tuple(one for path in paths if path.exists() for one in read_report(path))
 
 
 def check_plan(header: Header, plan: Plan, spec: str) -> None:

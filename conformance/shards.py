@@ -6,9 +6,27 @@ Every case belongs to one shard, so no two shards use the same (case, seed).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-__all__ = ["EVERYTHING", "NONE", "Share"]
+__all__ = ["EVERYTHING", "NONE", "Part", "Share"]
+
+
+class Part(Protocol):
+    """Which cases of a plan are asked here."""
+
+    def has_case(self, number: int) -> bool:
+        """Whether the exact or near-certain case of this number is asked."""
+
+    def has_law(self, number: int) -> bool:
+        """Whether the law of this number is asked; mixed batches are numbered after the laws."""
+
+    @property
+    def first(self) -> bool:
+        """Whether the pairs of calls are asked: they are not split."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the tails are asked: they are not split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +55,13 @@ class Share:
             raise ValueError(f"shard = {text!r} is refused: allowed is i/n with i from 1 to n")
         return cls(int(shard), int(count))
 
-    def has(self, number: int) -> bool:
+    def has_case(self, number: int) -> bool:
         """Whether the case of this number is asked."""
         return number % self.count == self.shard - 1
+
+    def has_law(self, number: int) -> bool:
+        """Whether the law of this number is asked."""
+        return self.has_case(number)
 
     @property
     def first(self) -> bool:

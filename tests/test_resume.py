@@ -130,10 +130,10 @@ def test_what_is_known_counts_without_any_time_left():
 def test_every_case_belongs_to_one_shard():
     shares = [Share.parse(f"{one}/3") for one in (1, 2, 3)]
     for number in range(20):
-        assert sum(share.has(number) for share in shares) == 1
+        assert sum(share.has_case(number) for share in shares) == 1
     assert [share.first for share in shares] == [True, False, False]
     assert [share.last for share in shares] == [False, False, True]
-    assert EVERYTHING.has(7)
+    assert EVERYTHING.has_law(7)
     for text in ("0/2", "3/2", "1", "a/b", "-1/2", "1/0", "1.5/2"):
         with pytest.raises(ValueError, match="allowed is i/n"):
             Share.parse(text)

@@ -164,6 +164,8 @@ class Check:
         profiles: in which it runs.
         ask: holds the whole conversation in place of sampling the arrangements, and judges it.
         beside: if not None, several fresh processes of the backend hold that conversation.
+        seconds: that the native sampler takes for such a conversation, where it draws many more ids
+            than the batch has rows; 0 if the batch says what it costs.
 
     """
 
@@ -176,6 +178,7 @@ class Check:
     profiles: tuple[str, ...] = ("quick", "full")
     ask: Callable[[OpenSubject, Case], Asked] | None = None
     beside: SideBySide | None = None
+    seconds: float = 0.0
 
 
 def clause_ids(*names: str) -> tuple[ClauseId, ...]:

@@ -30,6 +30,8 @@ _ELEMENTS = 2**21
 """Logits of one call of a wide row."""
 _ROWS = 2**16
 """Rows of one call of two ids."""
+_SECONDS = 2.5
+"""What a case took, wide or narrow, with the native sampler on one core."""
 
 
 def _wide(capabilities: Capabilities, cases: int) -> tuple[Case, ...]:
@@ -153,6 +155,14 @@ def _ask_set(subject: OpenSubject, case: Case) -> Asked:
 
 CHECKS: tuple[Check, ...] = (
     Check("noise-ends-given", (_CLAUSE,), Kind.EXACT, _set, ask=_ask_set),
-    Check("noise-ends", (_CLAUSE,), Kind.EXACT, _quick, ask=_ask),
-    Check("noise-ends-long", (_CLAUSE,), Kind.EXACT, _full, ask=_ask, profiles=("full",)),
+    Check("noise-ends", (_CLAUSE,), Kind.EXACT, _quick, ask=_ask, seconds=_SECONDS),
+    Check(
+        "noise-ends-long",
+        (_CLAUSE,),
+        Kind.EXACT,
+        _full,
+        ask=_ask,
+        profiles=("full",),
+        seconds=_SECONDS,
+    ),
 )

@@ -19,7 +19,7 @@ from refsampler.conformance.isolation import (
 )
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["isolation_options", "opened"]
+__all__ = ["isolation_options", "limits_of", "opened"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -53,13 +53,18 @@ def isolation_options(command: _Command) -> _Command:
     return _isolate(_timeout(_memory(command)))
 
 
+def limits_of(timeout_s: float, memory_gib: float) -> Limits:
+    """Return what the options allow a call."""
+    return Limits(timeout_s, int(memory_gib * 2**30))
+
+
 @contextmanager
 def opened(
     spec: str, run_seed: int, isolate: bool | None, timeout_s: float, memory_gib: float
 ) -> Iterator[GuardedSubject]:
     """Open the backend, or end the command with status 4."""
-    limits = Limits(timeout_s, int(memory_gib * 2**30))
     try:
+        limits = limits_of(timeout_s, memory_gib)
         with guarded(spec, run_seed, isolate=isolate, limits=limits) as subject:
             yield subject
     except (BackendNotFound, BackendBroken) as error:

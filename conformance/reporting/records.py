@@ -21,7 +21,7 @@ __all__ = ["footer_record", "header_record", "verdict_record"]
 
 
 def header_record(
-    made: Plan, spec: str, time_budget: float | None, share: Share = EVERYTHING
+    made: Plan, spec: str, time_budget: float | None, share: Share = EVERYTHING, jobs: int = 1
 ) -> Header:
     """Return the first line of a report: what runs, where and with which seed."""
     capabilities, contract = made.capabilities, load()
@@ -52,6 +52,7 @@ def header_record(
         shard=None if share == EVERYTHING else (share.shard, share.count),
         capabilities=capabilities,
         free_bytes=made.free_bytes,
+        jobs=jobs,
     )
 
 
