@@ -20,7 +20,7 @@ check: $(CHECK_STAMP)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKED:%=check-%)
 
 $(CHECKED:%=check-%): check-%: $(CHECK_STAMP)
-	$(BIN)/refsampler check $* --report $(RUNS)/$*
+	$(BIN)/refsampler check $* --jobs 1 --report $(RUNS)/$*
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal

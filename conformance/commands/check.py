@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import msgspec
 
 from refsampler.conformance.commands import Format, format_option
+from refsampler.conformance.commands.asking import Ended, Wanted, ask
 from refsampler.conformance.commands.opening import isolation_options, limits_of, opened
 from refsampler.conformance.commands.options import (
     expectations_option,
@@ -27,39 +25,28 @@ from refsampler.conformance.commands.options import (
     time_budget_option,
     with_logits,
 )
-from refsampler.conformance.commands.progress import progress
 from refsampler.conformance.commands.verdict_table import markdown, plan_lines, show
 from refsampler.conformance.expectations import (
-    Expectation,
-    apply_expectations,
-    expected_exit_code,
-    expected_headline,
     stale_entries,
     updated_document,
 )
-from refsampler.conformance.finished import NOTHING
-from refsampler.conformance.isolation import GuardedSubject
-from refsampler.conformance.jobs import Opening, default_jobs, forget_parts, workers
+from refsampler.conformance.jobs import Opening, default_jobs
 from refsampler.conformance.plan import Plan
-from refsampler.conformance.portions import divide
 from refsampler.conformance.recorded import add_folder
-from refsampler.conformance.records import Header, ReportWriter
+from refsampler.conformance.records import Header
 from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
-    footer_record,
     header_record,
     verdict_record,
 )
-from refsampler.conformance.reproduce import Reproducer, reproduce
+from refsampler.conformance.reproduce import Reproducer
 from refsampler.conformance.resume import (
     CannotResume,
     Resumed,
     check_plan,
-    finish,
-    set_aside,
     stopped_run,
 )
-from refsampler.conformance.runner import Outcome, run
+from refsampler.conformance.runner import Outcome
 from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.threads import one_thread
 
@@ -152,8 +139,8 @@ def check(
             beside = f"; {jobs} processes at once" if jobs > 1 else ""
             click.echo("\n".join([*plan_lines(made), f"asked {subject.where}{beside}"]))
         where = _RUNS / made.capabilities.name if folder is None else folder
-        asked = _Run(subject, made, header, where / _REPORT, opening, shard, stopped, known)
-        ended = _ask(asked, form, time_budget)
+        asked = Wanted(subject, made, header, where / _REPORT, opening, shard, stopped, known)
+        ended = ask(asked, form, time_budget)
     page = markdown(ended.outcome.decisions, f"{made.capabilities.name}: verdicts", ended.line)
     (where / "verdicts.md").write_text(page, encoding="utf-8")
     if junit is not None:
@@ -164,84 +151,6 @@ def check(
     if update_expectations and expectations_file is not None:
         _update(expectations_file, ended.outcome, made.capabilities.name)
     sys.exit(ended.code)
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What is asked, and where it is written.
-
-    Attributes:
-        subject: the backend.
-        plan: of the run.
-        header: of its report.
-        report: the file.
-        opening: how further processes open the backend.
-        share: of the plan.
-        stopped: the killed run that goes on, None without.
-        known: failures that are expected.
-
-    """
-
-    subject: GuardedSubject
-    plan: Plan
-    header: Header
-    report: Path
-    opening: Opening
-    share: Share
-    stopped: Resumed | None
-    known: Sequence[Expectation]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What a run found, its exit status and headline, and the failures that can be shown again."""
-
-    outcome: Outcome
-    code: int
-    line: str
-    made_again: Sequence[Reproducer]
-
-
-def _ask(asked: _Run, form: Format, time_budget: float | None) -> _Ended:
-    """Run, decide and write the report."""
-    subject, made, report = asked.subject, asked.plan, asked.report
-    report.parent.mkdir(parents=True, exist_ok=True)
-    set_aside(report, keep=asked.stopped is not None)
-    if asked.stopped is None:
-        forget_parts(report)
-    deadline = time.monotonic() + (math.inf if time_budget is None else time_budget)
-    jobs = asked.header.jobs
-    own, *others = divide(made, jobs) if jobs > 1 else (asked.share,)
-    with (
-        workers(made, others, asked.opening, report, deadline) as at_work,
-        ReportWriter(report.open("wb")) as writer,
-    ):
-        writer.write(asked.header)
-        subject.expect(_processes(made.profile, made.glob))
-        with progress(form, made, time_budget) as tell:
-            outcome = run(
-                subject,
-                made,
-                writer,
-                time_budget=time_budget,
-                progress=tell,
-                stop=lambda: subject.spent,
-                finished=NOTHING if asked.stopped is None else asked.stopped.finished,
-                share=own,
-                beside=at_work.wait,
-            )
-        name = made.capabilities.name
-        decisions = apply_expectations(outcome.decisions, asked.known, name)
-        shown, made_again = reproduce(subject, made, report, writer, decisions, deadline=deadline)
-        outcome = replace(outcome, decisions=shown)
-        code = expected_exit_code(outcome.decisions, outcome.errors)
-        line = expected_headline(outcome.decisions, code)
-        for decision in outcome.decisions:
-            writer.write(verdict_record(decision))
-        writer.write(footer_record(outcome, code, line))
-    finish(report)
-    forget_parts(report)
-    return _Ended(outcome, code, line, made_again)
 
 
 def _refuse_shard_without(seed: int | None, shard: Share, jobs: int | None) -> None:
@@ -278,13 +187,6 @@ def _share(text: str | None) -> Share:
         raise click.BadParameter(str(error)) from error
 
 
-def _processes(profile: str, glob: str) -> int:
-    """Return how many a run asks side by side; those of a whole run start while it is planned."""
-    if glob != "*":
-        return 0
-    return 2 if profile == "quick" else 3
-
-
 def _stopped(folder: Path | None, *, resume: bool) -> Resumed | None:
     """Read the killed run, or end the command with status 2."""
     if not resume:
@@ -308,7 +210,7 @@ def _same_header(stopped: Resumed, made: Plan, backend: str, header: Header) -> 
     return stopped.header
 
 
-def _print(form: Format, ended: _Ended, page: str, where: Path) -> None:
+def _print(form: Format, ended: Ended, page: str, where: Path) -> None:
     outcome, line = ended.outcome, ended.line
     if form == "json":
         records = [verdict_record(one) for one in outcome.decisions]
