@@ -6,13 +6,14 @@ CHECK_STAMP := $(VENV)/.installed-for-checks
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 RUNS := reports/runs
 VLLM_VENV := .venv-vllm
+ENGINES := llama-cpp lmdeploy mlx-lm onnxruntime-genai pytorch sglang transformers vllm
 
 CHECKED := native transformers
 
 # Hundreds of processes are started below: each would compile what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check vllm-parity clean
+.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check vllm-parity engine engines clean
 
 # Side by side, each on a core of its own; what one prints comes when it has ended.
 check: $(CHECK_STAMP)
@@ -44,8 +45,21 @@ vllm-parity:
 	$(VLLM_VENV)/bin/python -m tests.vllm_parity.run --report reports/vllm-parity
 	$(VLLM_VENV)/bin/python -m tests.vllm_parity.speculative --report reports/vllm-parity
 
+# `make engine NAME` builds the environment of one engine and says how to check it; `make engines` builds all of them.
+ifeq (engine,$(firstword $(MAKECMDGOALS)))
+WANTED := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
+.PHONY: $(WANTED)
+$(WANTED): ;
+endif
+
+engine: $(CHECK_STAMP)
+	@for name in $(WANTED); do $(PYTHON) backends/engines/environments.py $$name || exit; done
+
+engines: $(CHECK_STAMP)
+	@for name in $(ENGINES); do $(PYTHON) backends/engines/environments.py $$name || exit; done
+
 clean:
-	rm -rf $(VENV) $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .venv-engines $(RUNS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 
 # Both are stale when the dependencies or their pins changed; a check needs less than the tests do.
 $(CHECK_STAMP): pyproject.toml constraints.txt

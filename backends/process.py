@@ -12,6 +12,8 @@ helper processes and memory on a GPU are not counted.  POSIX only; memory on Lin
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -31,6 +33,7 @@ from refsampler.backends.process_child import (
     SubjectTimedOut,
 )
 from refsampler.backends.process_messages import (
+    PREFIX_SIZE,
     Answer,
     Converse,
     Drew,
@@ -46,6 +49,7 @@ from refsampler.backends.process_messages import (
     as_ids,
     framed,
     read_answer,
+    read_sizes,
 )
 from refsampler.backends.protocol import Capabilities
 from refsampler.backends.registry import BackendBroken, BackendNotFound
@@ -67,6 +71,7 @@ __all__ = [
 _WORKER: Final = "refsampler.backends.process_worker"
 
 _Read = TypeVar("_Read")
+_Worker = Child[tuple[bytes, bytes]]
 
 
 class SubjectDidNotOpen(BackendBroken):
@@ -221,7 +226,7 @@ class IsolatedSubject:
             case "harness":
                 return WorkerFault(f"{answer.words}\n{self._child.last_lines}")
 
-    def _ready(self) -> Child:
+    def _ready(self) -> _Worker:
         """Return a child that can be asked, opened again if the last one ended."""
         if self._closed:
             raise ValueError("the subject is closed")
@@ -235,18 +240,21 @@ class IsolatedSubject:
                 raise self._given_up from error
         return self._child
 
-    def _open_again(self) -> Child:
+    def _open_again(self) -> _Worker:
         child, capabilities = self._open()
         if capabilities == self.capabilities:
             return child
         child.end()
         raise SubjectDidNotOpen(f"backend {self.spec!r} declares otherwise than at first")
 
-    def _open(self) -> tuple[Child, Capabilities]:
+    def _open(self) -> tuple[_Worker, Capabilities]:
         threads = torch.get_num_threads()
         patience = 2 * max(self._timeout_s, self._opening_s) + 10
         question = Open(self.spec, self.run_seed, threads, self._memory_bytes, patience)
-        child = Child(_WORKER, self._memory_bytes)
+        command = [sys.executable, "-P", "-u", "-m", _WORKER]
+        # It finds what this interpreter finds.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())}
+        child = Child(command, self._memory_bytes, complete=_complete, environment=environment)
         try:
             header, _ = child.ask(framed(question), self._opening_s)
             answer = read_answer(header)
@@ -282,3 +290,21 @@ def _told(answer: Answer, _: bytes) -> Asked:
     if not isinstance(answer, Told):
         raise Unreadable(f"{type(answer).__name__} in place of what a conversation showed")
     return answer.asked
+
+
+def _complete(received: bytearray) -> tuple[bytes, bytes] | None:
+    """Return header and body once all of them are there."""
+    if len(received) < PREFIX_SIZE:
+        return None
+    header, body = read_sizes(bytes(received[:PREFIX_SIZE]))
+    start = PREFIX_SIZE + header
+    if len(received) < start + body:
+        return None
+    if len(received) > start + body:
+        raise Unreadable(f"{len(received) - start - body} bytes follow the answer")
+    return bytes(received[PREFIX_SIZE:start]), bytes(memoryview(received)[start:])
+
+
+def _import_path() -> list[str]:
+    """Return where this interpreter looks for modules; the empty entry is the current folder."""
+    return [entry or os.getcwd() for entry in sys.path]  # noqa: PTH109 - a string is wanted

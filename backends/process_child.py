@@ -1,7 +1,7 @@
 """A child process that answers one question at a time, under a time limit and a memory limit.
 
-It has a session of its own, so that a signal reaches it and what it started, and nothing else; an
-interrupt from the terminal reaches only the parent.
+With a session of its own a signal reaches it and what it started, and nothing else; an interrupt from
+the terminal reaches only the parent.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 import weakref
-from typing import IO, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Final, Generic, TypeVar
 
 from refsampler.backends.limits import CAN_LIMIT_MEMORY, memory_in_use
-from refsampler.backends.process_messages import PREFIX_SIZE, Unreadable, read_sizes
+from refsampler.backends.process_messages import Unreadable
 from refsampler.conformance.subject import SubjectError
 
 __all__ = [
@@ -35,6 +35,8 @@ _CHUNK: Final = 2**20
 _LINES: Final = 20
 _LINE: Final = 200
 _TAIL: Final = 2**16
+
+_Reply = TypeVar("_Reply")
 
 
 class SubjectEnded(SubjectError):  # noqa: N818 - reads as what happened
@@ -97,28 +99,42 @@ class SubjectGarbage(SubjectEnded):
         super().__init__(f"unreadable answer: {words}", last_lines)
 
 
-class Child:
-    """`python -m MODULE` at the other end of three pipes.
+class Child(Generic[_Reply]):
+    """A program at the other end of three pipes.
 
     Args:
-        module: of Python; it finds what this interpreter finds.
+        command: program and arguments.
         memory_bytes: what it may keep in memory or swap; None, or a platform other than Linux, is
             no limit.  Looked at every 50 ms, and only during calls.
+        complete: what was received -> the answer once all of it is there, else None; raises
+            `Unreadable` if it will never be one.
+        environment: of the process; None is this one's.
+        own_session: whether a signal reaches it and what it started, and nothing else; otherwise
+            it stays in this process's group, and what kills that kills it.
 
     """
 
-    def __init__(self, module: str, memory_bytes: int | None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        memory_bytes: int | None,
+        *,
+        complete: Callable[[bytearray], _Reply | None],
+        environment: Mapping[str, str] | None = None,
+        own_session: bool = True,
+    ) -> None:
         self._memory_bytes = memory_bytes if CAN_LIMIT_MEMORY else None
+        self._complete = complete
         self._looked = time.monotonic()
         self._tail = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-u", "-m", module],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+            start_new_session=own_session,
+            env=environment,
         )
         self._selector = selectors.DefaultSelector()
         self._finalizer = weakref.finalize(self, _end, self._process, self._selector)
@@ -129,7 +145,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also that of its group and session."""
+        """Its process id, and that of its session if it has one of its own."""
         return self._process.pid
 
     @property
@@ -137,8 +153,8 @@ class Child:
         """Whether it can be asked."""
         return self._finalizer.alive
 
-    def ask(self, message: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-        """Send a message and return header and body of the answer.
+    def ask(self, message: bytes, timeout_s: float) -> _Reply:
+        """Send a message and return the answer.
 
         Raises:
             SubjectEnded: there is none; the process is gone then.
@@ -176,8 +192,11 @@ class Child:
         told = [line for line in lines if line and not line.startswith("Extension modules:")]
         return "\n".join(line[:_LINE] for line in told[-_LINES:])
 
-    def _exchange(self, message: bytes, timeout_s: float) -> tuple[bytes, bytes]:
-        """Write and read until the answer is complete."""
+    def _exchange(self, message: bytes, timeout_s: float) -> _Reply:
+        """Write and read until the answer is complete.
+
+        An answer that comes in at the deadline has as long again; one that trickles has not.
+        """
         deadline = time.monotonic() + timeout_s
         unsent = memoryview(message)
         received = bytearray()
@@ -195,11 +214,12 @@ class Child:
                 if not chunk:
                     raise self._after_death()
                 received += chunk
-            answer = _complete(received)
+            answer = self._complete(received)
             self._watch_memory()
             if answer is not None and not unsent:
                 return answer
-            if self._stdout not in ready and time.monotonic() >= deadline:
+            late = time.monotonic() - deadline
+            if late >= timeout_s or (late >= 0 and self._stdout not in ready):
                 raise self._after_silence(timeout_s)
 
     def _write(self, unsent: memoryview) -> int:
@@ -275,19 +295,6 @@ class Child:
         return self._process.stderr
 
 
-def _complete(received: bytearray) -> tuple[bytes, bytes] | None:
-    """Return header and body once all of them are there."""
-    if len(received) < PREFIX_SIZE:
-        return None
-    header, body = read_sizes(bytes(received[:PREFIX_SIZE]))
-    start = PREFIX_SIZE + header
-    if len(received) < start + body:
-        return None
-    if len(received) > start + body:
-        raise Unreadable(f"{len(received) - start - body} bytes follow the answer")
-    return bytes(received[PREFIX_SIZE:start]), bytes(memoryview(received)[start:])
-
-
 def _how_it_ended(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
@@ -296,13 +303,8 @@ def _how_it_ended(code: int) -> str:
     return f"{name}, or it closed its pipe" if -code == signal.SIGKILL else name
 
 
-def _import_path() -> list[str]:
-    """Return where this interpreter looks for modules; the empty entry is the current folder."""
-    return [entry or os.getcwd() for entry in sys.path]  # noqa: PTH109 - a string is wanted
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the group, then reap its leader: until then nobody else can have its id."""
+    """Kill the group it leads, then reap it: until then nobody else can have its id."""
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)

@@ -103,6 +103,8 @@ class Capabilities:
         folds: level 1: steps it takes over beside top-k and top-p.
         thresholds: batch sizes at which it changes the path.
         max_elements: most logits in one call, None if only memory limits it.
+        credit: highest level whose clauses it answers for, where it is called at a higher one and
+            somebody else's code does the rest; None is `level`.
 
     Raises:
         ValueError: delta or floor is larger than the contract admits.
@@ -122,6 +124,12 @@ class Capabilities:
     folds: frozenset[Fold] = frozenset({Fold.TOP_K, Fold.TOP_P})
     thresholds: tuple[int, ...] = ()
     max_elements: int | None = None
+    credit: Literal[1, 2, 3] | None = None
+
+    @property
+    def credited(self) -> Literal[1, 2, 3]:
+        """The highest level whose clauses are the backend's own."""
+        return self.level if self.credit is None else self.credit
 
     def __post_init__(self) -> None:
         """Refuse declarations that would make the gate blind."""

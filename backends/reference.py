@@ -5,7 +5,7 @@ They are the positive controls of the suite: what a check says of them, it says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -89,12 +89,25 @@ class ReferenceEngine:
 
 
 class ReferenceSession:
-    """A running batch; requests that a step does not name wait outside it."""
+    """A running batch; requests that a step does not name wait outside it.
 
-    def __init__(self, vocab: int, seed: int) -> None:
+    Args:
+        vocab: V.
+        seed: of the noise of requests that have none of their own.
+        sample: what samples a batch in place of the reference; it does not verify drafts.
+
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        seed: int,
+        sample: Callable[[Tensor, SamplingMetadata], SamplerOutput] | None = None,
+    ) -> None:
         self._batch = PersistentBatch(vocab, max_num_reqs=_MOST_REQUESTS)
         self._waiting: dict[int, Preempted] = {}
         self._sampler = Sampler()
+        self._sample = self._sampler.__call__ if sample is None else sample
         self._noise = torch.Generator().manual_seed(seed).get_state()
 
     def add(self, id: int, request: Request) -> None:  # noqa: A002 - the protocol's name
@@ -114,7 +127,7 @@ class ReferenceSession:
         self._schedule(ids)
         metadata = self._batch.commit()
         with self._own_noise():
-            return self._sampler(logits, metadata)
+            return self._sample(logits, metadata)
 
     def draft(
         self, ids: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor

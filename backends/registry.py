@@ -15,10 +15,22 @@ import torch
 
 from refsampler.backends.protocol import Capabilities, Feature, Subject
 
-__all__ = ["BUILT_IN", "EXTRAS", "GROUP", "BackendBroken", "BackendNotFound", "names", "resolve"]
+__all__ = [
+    "BUILT_IN",
+    "EXTRAS",
+    "GROUP",
+    "PROGRAM",
+    "BackendBroken",
+    "BackendNotFound",
+    "names",
+    "resolve",
+]
 
 GROUP: Final = "refsampler.backends"
 """Entry point group in which an installed package announces its backends."""
+
+PROGRAM: Final = "stdio:"
+"""Before a program and its arguments, which then speaks on standard input and output."""
 
 BUILT_IN: Final[Mapping[str, str]] = {
     "aiter": "refsampler.backends.aiter:AiterKernel",
@@ -71,15 +83,16 @@ def resolve(spec: str) -> Subject:
 
     Args:
         spec: a name, or `module:attribute` with the module importable from the current folder.
-            The attribute is a subject, or a callable without arguments that returns one.
+            The attribute is a subject, or a callable without arguments that returns one.  Or
+            `stdio:` before a program and its arguments (see `refsampler.backends.stdio`).
 
     Raises:
         BackendNotFound: no such name, module or attribute; the message says what there is.
         BackendBroken: the import failed, or the object is not a subject; the message says why.
 
     """
-    if spec.startswith("stdio:"):
-        raise BackendNotFound(f"backend {spec!r}: programs on stdio are not available yet")
+    if spec.startswith(PROGRAM):
+        return _checked(spec, _started(spec))
     known = _table()
     where = known.get(spec, spec)
     if ":" not in where:
@@ -88,6 +101,16 @@ def resolve(spec: str) -> Subject:
             f"backend {spec!r} is not known: allowed are {', '.join(close)}, or module:attribute"
         )
     return _checked(spec, _made(spec, _loaded(spec, where)))
+
+
+def _started(spec: str) -> object:
+    """Start a program."""
+    from refsampler.backends.stdio.engine import StdioEngine
+
+    try:
+        return StdioEngine(spec.removeprefix(PROGRAM))
+    except Exception as error:
+        raise _broken(spec, error) from error
 
 
 def _table() -> Mapping[str, str]:

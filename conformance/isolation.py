@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from refsampler.backends.process import IsolatedSubject, SubjectEnded
 from refsampler.backends.protocol import Capabilities
-from refsampler.backends.registry import BUILT_IN, resolve
+from refsampler.backends.registry import BUILT_IN, PROGRAM, resolve
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case, Hazard
 from refsampler.conformance.checks.base import Asked, Check
@@ -80,8 +80,11 @@ class Limits:
 
 
 def isolated_by_default(spec: str) -> bool:
-    """Whether everything is asked in a child unless the user says otherwise."""
-    return spec not in BUILT_IN
+    """Whether everything is asked in a child unless the user says otherwise.
+
+    A program on stdio is a child already, with limits of its own.
+    """
+    return spec not in BUILT_IN and not spec.startswith(PROGRAM)
 
 
 class GuardedSubject:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from refsampler.backends.protocol import Engine, Session
+from refsampler.backends.stdio.wire import WireFault
 from refsampler.conformance.answers import read_output
 from refsampler.conformance.case import Case
 from refsampler.conformance.subject import Draw, OpenSubject, SubjectError, derived_seed, seeded
@@ -24,7 +25,7 @@ def asking() -> Iterator[None]:
     """Turn what the backend raises inside into a SubjectError."""
     try:
         yield
-    except SubjectError:
+    except (SubjectError, WireFault):
         raise
     except (Exception, SystemExit) as error:
         raise SubjectError(f"{type(error).__name__}: {error}") from error

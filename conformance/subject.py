@@ -28,6 +28,7 @@ from refsampler.backends.protocol import (
     Session,
     Subject,
 )
+from refsampler.backends.stdio.wire import WireFault
 from refsampler.conformance.answers import read_drawn, read_output
 from refsampler.conformance.case import Case, Layout, lay_out
 from refsampler.metadata import SamplingMetadata
@@ -326,7 +327,12 @@ def _same_bits(before: Tensor, after: Tensor) -> bool:
     return torch.equal(before.contiguous().view(bits), after.contiguous().view(bits))
 
 
-def _raised(error: BaseException) -> SubjectError:
-    """Return what the backend raised, in words; `sys.exit` in a backend is an error like others."""
+def _raised(error: BaseException) -> Exception:
+    """Return what the backend raised, in words; `sys.exit` in a backend is an error like others.
+
+    What a program on stdio did against the wire stays what it is: nobody knows what it meant.
+    """
+    if isinstance(error, (SubjectError, WireFault)):
+        return error
     refused = isinstance(error, ValueError | TypeError)
     return SubjectError(f"{type(error).__name__}: {error}", refused=refused)

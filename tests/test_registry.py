@@ -99,11 +99,6 @@ def test_an_unknown_name_is_answered_with_the_closest_ones():
         resolve("qqqqqq")
 
 
-def test_programs_are_not_available_yet():
-    with pytest.raises(BackendNotFound, match="stdio are not available yet"):
-        resolve("stdio:./sampler")
-
-
 def test_a_missing_module_or_attribute_is_named(folder):
     module = written(folder, KERNEL)
     with pytest.raises(BackendNotFound, match="no module 'absent_module'"):

@@ -66,7 +66,7 @@ def missing(needs: str, device: str = "cpu") -> str:
 
 def _inherited(clause: Clause, capabilities: Capabilities) -> str:
     """Return who does the step in the backend's place, empty if it does it itself."""
-    level = capabilities.level
+    level = capabilities.credited
     if level == 1 and clause.id in _FOLDED:
         return "" if _FOLDED[clause.id] in capabilities.folds else "the pipeline does this step"
     if clause.owner > level:
