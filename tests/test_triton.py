@@ -151,6 +151,7 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         top_chunk=4,
         top_rows=8,
         reopened=(4, 2),
+        runs=(2, 128),
         candidates=256,
         ranked=64,
         lanes=4,

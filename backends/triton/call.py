@@ -87,6 +87,9 @@ class Workspace:
         self.picked = array(max(sizes.top_chunks, sizes.level_parts), whole, wanted=count)
         self.cand_x = array(sizes.lists, real, wanted=count)
         self.cand_i = array(sizes.lists, whole, wanted=count)
+        runs = sizes.runs * sizes.run_length
+        self.run_x = array(runs, real, wanted=count)
+        self.run_i = array(runs, whole, wanted=count)
         self.block_mass = array(sizes.blocks, long, wanted=count or alone)
         self.proposed = array(4, whole, wanted=alone)
         self.turn = array(4, whole, wanted=alone)
@@ -242,16 +245,21 @@ class Call:
             work.picked,
             work.cand_x,
             work.cand_i,
+            work.run_x,
+            work.run_i,
             work.todo,
             self._out,
             self._vocab,
             sizes.top_chunks,
             len(work.picked) // self._rows,
             sizes.lists,
-            **self._scaled,
+            **self._reads,
+            SCALE=self._scaled["SCALE"],
             CHUNKS=padded(sizes.top_chunks, g.least_top_chunks),
             C=g.top_chunk,
             G=g.reopened[self._many],
+            RUNS=sizes.runs,
+            LENGTH=sizes.run_length,
             CAP=g.candidates,
             FAST=g.ranked,
             MOST=g.most_chunks,

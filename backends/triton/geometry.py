@@ -23,12 +23,14 @@ class Geometry:
         top_chunk: ids of a chunk of which only the maximum is kept.
         top_rows: chunks that one program of the scan for maxima reads.
         reopened: chunks that top-k reopens at a time, in small and in large batches.
+        runs: runs that many chunks are reopened in, and how many candidates of one are listed.
         most_chunks: chunks beyond which top-k reopens none.
         candidates: longest list that top-k writes; at most 2^20.
         ranked: longest list that is ranked by comparing all pairs.
         level_tile: parts of a plateau that a program reads at a time, and ids of a part.
         rounds: rounds of four proposals before the row is searched.
-        rounds_tile: as `above_tile`, for later rounds.
+        rounds_tile: pieces of `lanes` ids in a row that a warp reads for later rounds, and how many
+            warps read; whole chunks.
         rest_block: ids that a program of the last kernel reads at a time.
         rest_warps: warps of such a program.
         opened: chunks that the search for the edge of a target reopens at a time.
@@ -49,6 +51,7 @@ class Geometry:
     top_chunk: int = 64
     top_rows: int = 64
     reopened: tuple[int, int] = (64, 32)
+    runs: tuple[int, int] = (8, 1024)
     most_chunks: int = 1024
     candidates: int = 2048
     ranked: int = 256
@@ -79,6 +82,7 @@ INTERPRETED = Geometry(
     top_chunk=8,
     top_rows=16,
     reopened=(8, 4),
+    runs=(2, 64),
     most_chunks=24,
     candidates=128,
     ranked=16,
@@ -103,6 +107,7 @@ class Sizes:
         above_blocks, parts: tiles of read two a row, and parts of a row.
         level_parts, blocks: parts of a plateau and tiles of the last kernel, padded.
         lists: candidates of a row.
+        runs, run_length: lists of a row from which those are put together, and how long each is.
 
     """
 
@@ -113,6 +118,8 @@ class Sizes:
     level_parts: int
     blocks: int
     lists: int
+    runs: int
+    run_length: int
 
 
 def sizes_of(geometry: Geometry, vocab: int) -> Sizes:
@@ -136,6 +143,8 @@ def sizes_of(geometry: Geometry, vocab: int) -> Sizes:
         level_parts=padded(-(-vocab // g.level_tile[1]), g.level_tile[0] * g.least_blocks),
         blocks=padded(-(-vocab // g.rest_block), g.least_blocks),
         lists=min(g.candidates, up(vocab, 16)),
+        runs=g.runs[0],
+        run_length=g.runs[1],
     )
 
 

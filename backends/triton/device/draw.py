@@ -26,7 +26,7 @@ from refsampler.backends.triton.device.rows import (
     row_temperature,
 )
 
-__all__ = ["draw_kernel", "draws", "proposal_groups", "propose"]
+__all__ = ["chunk_weights", "draw_kernel", "draws", "proposal_groups", "propose"]
 
 _UNIT = tl.constexpr(2.0**-44)
 _P_OF_FOUR = tl.constexpr(0.15)
@@ -34,11 +34,13 @@ _P_OF_TWO = tl.constexpr(0.3)
 
 
 @triton.jit
-def _choose(w, bits, LENGTH: tl.constexpr):
-    """Return for each draw the place in w [LENGTH], and how far into its mass, in [0, 1]."""
+def _choose(w, upto, bits, LENGTH: tl.constexpr):
+    """Return for each draw the place in w [LENGTH], and how far into its mass, in [0, 1].
+
+    `upto` are the prefix sums of w.
+    """
     a = tl.arange(0, LENGTH)
-    upto, total = tl.cumsum(w, 0), tl.sum(w, 0)
-    target = below(bits, total)
+    target = below(bits, tl.max(upto, 0))
     place = tl.sum((upto[:, None] <= target[None, :]).to(tl.int32), 0)
     place = tl.minimum(place, LENGTH - 1)
     here = a[:, None] == place[None, :]
@@ -49,28 +51,41 @@ def _choose(w, bits, LENGTH: tl.constexpr):
 
 
 @triton.jit
-def draws(
-    start, id_stride, t, greedy, bits, chunk_max, chunk_mass, chunks, floor, V,
-    STRIDED: tl.constexpr, SCALE: tl.constexpr, CHUNKS: tl.constexpr, C: tl.constexpr,
+def chunk_weights(
+    t, greedy, chunk_max, chunk_mass, chunks, floor, SCALE: tl.constexpr, CHUNKS: tl.constexpr
 ):  # fmt: skip
-    """Return N independent ids, their logits, the largest logit and the total mass.
+    """Return the masses of a row's chunks, their prefix sums, and the largest logit.
 
-    A greedy row, or one that holds +inf, gives the lowest id of the largest logit.
-
-    `start`, `chunk_max` and `chunk_mass` are the row's, `bits` 64 random bits for each draw.  With a
-    floor above -inf only ids above it count, and the masses are theirs relative to the largest logit.
-
+    Then whether only that one counts: the row is greedy, or holds +inf.  With a floor above -inf the
+    masses are those above it, relative to the largest logit.
     """
-    a, i, s = tl.arange(0, CHUNKS), tl.arange(0, C), LOG2E / t
+    a = tl.arange(0, CHUNKS)
     m = tl.load(chunk_max + a, mask=a < chunks, other=NINF)
     top = tl.max(m, 0)
     greedy = greedy | (top == INF)
-    bits = tl.where(greedy, tl.zeros_like(bits), bits)
     mass = tl.load(chunk_mass + a, mask=a < chunks, other=0).to(tl.float32) * _UNIT
-    mass *= tl.where(floor > NINF, 1.0, relative(m, top, s))
+    mass *= tl.where(floor > NINF, 1.0, relative(m, top, LOG2E / t))
     mass = tl.where(m > NINF, mass, 0.0)
     w = fixed(tl.where(greedy, (m == top).to(tl.float32), mass), SCALE)
-    chunk, into = _choose(w, bits, CHUNKS)
+    return w, tl.cumsum(w, 0), top, greedy
+
+
+@triton.jit
+def draws(
+    start, id_stride, t, bits, w, upto, top, greedy, floor, V,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, CHUNKS: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Return N independent ids and their logits.
+
+    A greedy row, or one that holds +inf, gives the lowest id of the largest logit.
+
+    `start` is the row's, `bits` 64 random bits for each draw; w, upto, top and greedy are
+    `chunk_weights`.  With a floor above -inf only ids above it count.
+
+    """
+    i, s = tl.arange(0, C), LOG2E / t
+    bits = tl.where(greedy, tl.zeros_like(bits), bits)
+    chunk, into = _choose(w, upto, bits, CHUNKS)
     ids = chunk[:, None] * C + i[None, :]
     x = load_logits(start, ids, id_stride, ids < V, STRIDED)
     e = tl.where(x > floor, tl.exp2((x - tl.max(x, 1)[:, None]) * s), 0.0)
@@ -79,8 +94,7 @@ def draws(
     target = tl.minimum((into * sums.to(tl.float64)).to(tl.int64), sums - 1)
     at = tl.sum((tl.cumsum(inside, 1) <= target[:, None]).to(tl.int32), 1)
     value = tl.sum(tl.where(i[None, :] == at[:, None], x, 0.0), 1)
-    token = tl.where(top > NINF, tl.minimum(chunk * C + at, V - 1), 0)
-    return token, value, top, tl.sum(w, 0)
+    return tl.where(top > NINF, tl.minimum(chunk * C + at, V - 1), 0), value
 
 
 @triton.jit
@@ -117,20 +131,21 @@ def propose(
     Then the largest logit and the total mass; `first` is the number of the first proposal.
     """
     turn = tl.arange(0, 4)
+    w, upto, top, greedy = chunk_weights(
+        t, greedy, chunk_max, chunk_mass, chunks, floor, SCALE, CHUNKS
+    )
     bits = row_bits(seed, noise, seeded, step, row, first + turn, greedy)
-    token, value, top, mass = draws(
-        start, id_stride, t, greedy, bits, chunk_max, chunk_mass, chunks, floor, V,
-        STRIDED, SCALE, CHUNKS, C,
-    )  # fmt: skip
+    token, value = draws(
+        start, id_stride, t, bits, w, upto, top, greedy, floor, V, STRIDED, SCALE, CHUNKS, C
+    )
     for group in range(1, groups):
         other = group * 4 + tl.arange(0, 4)
         bits = row_bits(seed, noise, seeded, step, row, first + other, greedy)
-        other_token, other_value, _, _ = draws(
-            start, id_stride, t, greedy, bits, chunk_max, chunk_mass, chunks, floor, V,
-            STRIDED, SCALE, CHUNKS, C,
-        )  # fmt: skip
+        other_token, other_value = draws(
+            start, id_stride, t, bits, w, upto, top, greedy, floor, V, STRIDED, SCALE, CHUNKS, C
+        )
         token, value, turn = _highest_of_eight(token, value, turn, other_token, other_value, other)
-    return token, value, turn, top, mass
+    return token, value, turn, top, tl.max(upto, 0)
 
 
 @triton.jit
@@ -170,10 +185,12 @@ def draw_kernel(
     mass_max, chunk_mass = mass_max + row * chunks, chunk_mass + 2 * row * chunks
     if N == 1:
         bits = row_bits(seed, noise, seeded, step, row, j, greedy)
-        token, _, _, _ = draws(
-            start, id_stride, t, greedy, bits, mass_max, chunk_mass, chunks, floor, V,
-            STRIDED, SCALE, CHUNKS, C,
-        )  # fmt: skip
+        w, upto, top, greedy = chunk_weights(
+            t, greedy, mass_max, chunk_mass, chunks, floor, SCALE, CHUNKS
+        )
+        token, _ = draws(
+            start, id_stride, t, bits, w, upto, top, greedy, floor, V, STRIDED, SCALE, CHUNKS, C
+        )
         tl.store(out + row + j, token)
     else:
         _, p, _ = controls(None, top_p, None, row, greedy, V)

@@ -64,7 +64,7 @@ def edge_kernel(
         tl.debug_barrier()
         n = candidates(
             start, id_stride, picked, tl.sum(reaches, 0), bound, cand_x, cand_i, V,
-            STRIDED, C, G, CAP,
+            STRIDED, False, C, G, CAP,
         )  # fmt: skip
         tl.debug_barrier()
     if n <= CAP:

@@ -7,7 +7,7 @@ rows with more candidates than can be listed, and the few that float32 sums coul
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.draw import draws, proposal_groups
+from refsampler.backends.triton.device.draw import chunk_weights, draws, proposal_groups
 from refsampler.backends.triton.device.nucleus import SMALL_P, WHOLE, settle
 from refsampler.backends.triton.device.numbers import (
     LOG2E,
@@ -170,10 +170,12 @@ def rest_kernel(
         low = tl.maximum(low, tl.load(cand_x + row * lists))
     elif p >= 1.0:
         bits = row_bits(seed, noise, seeded, step, row, tl.arange(0, 1), False)
-        ids, _, _, _ = draws(
-            start, id_stride, t, False, bits, mass_max, chunk_mass, chunks, floor, V,
-            STRIDED, SCALE, CHUNKS, C,
-        )  # fmt: skip
+        w, upto, top, flat = chunk_weights(
+            t, False, mass_max, chunk_mass, chunks, floor, SCALE, CHUNKS
+        )
+        ids, _ = draws(
+            start, id_stride, t, bits, w, upto, top, flat, floor, V, STRIDED, SCALE, CHUNKS, C
+        )
         token = tl.max(ids, 0)
     else:
         last += first_of_round(ROUNDS)

@@ -19,7 +19,7 @@ from refsampler.backends.triton.device.numbers import (
     power,
     same_scaled,
 )
-from refsampler.backends.triton.device.rows import load_chunks, load_parts
+from refsampler.backends.triton.device.rows import load_chunks
 
 __all__ = ["element", "first_of_round", "proposals", "rounds", "took"]
 
@@ -52,25 +52,25 @@ def _masses_above(
 ):  # fmt: skip
     """Return the mass above each of four limits, as read two gives it; one tile is read ahead.
 
+    A warp has W-th parts of a tile, runs of whole chunks, so that its masses wait for no other.
     With `restrict` the chunk masses become those of what lies above the highest limit.
     """
-    TILE: tl.constexpr = A * W * LANES
-    R: tl.constexpr = TILE // C
+    RUN: tl.constexpr = A * LANES
+    R: tl.constexpr = W * RUN // C
     s, floor = LOG2E / t, tl.max(limits, 0)
     l0, l1, l2, l3 = element(limits, 0), element(limits, 1), element(limits, 2), element(limits, 3)
     s0 = tl.zeros((W, LANES // 4), tl.int64)
     s1, s2, s3 = s0, s0, s0
-    x = load_parts(start, 0, id_stride, V, STRIDED, A, W, LANES)
-    for first in range(0, V, TILE):
-        ahead = load_parts(start, first + TILE, id_stride, V, STRIDED, A, W, LANES)
+    x = load_chunks(start, 0, id_stride, V, STRIDED, W, RUN, LANES)
+    for first in range(0, V, W * RUN):
+        ahead = load_chunks(start, first // RUN + W, id_stride, V, STRIDED, W, RUN, LANES)
         e = at_least(power((x - top) * s, PTX), 0.0)
         s0 = _add_above(s0, x, l0, e, PTX, SCALE)
         s1 = _add_above(s1, x, l1, e, PTX, SCALE)
         s2 = _add_above(s2, x, l2, e, PTX, SCALE)
         s3 = _add_above(s3, x, l3, e, PTX, SCALE)
         if restrict:
-            again = load_chunks(start, first // C, id_stride, V, STRIDED, R, C, LANES)
-            kept = tl.where(again > floor, power((again - top) * s, PTX), 0.0)
+            kept = tl.reshape(tl.where(x > floor, e, 0.0), (R, C // LANES, LANES))
             chunk = first // C + tl.arange(0, R)
             tl.store(chunk_mass + chunk, fixed_sums(kept), mask=chunk * C < V)
         x = ahead

@@ -10,9 +10,9 @@ __all__ = [
     "load_chunks",
     "load_logits",
     "load_parts",
-    "load_tile",
     "row_bits",
     "row_temperature",
+    "store_where",
 ]
 
 _GREEDY_BELOW = tl.constexpr(1e-5)
@@ -25,20 +25,6 @@ def load_logits(start, ids, stride, alive, STRIDED: tl.constexpr):
     if STRIDED:
         at = ids.to(tl.int64) * stride
     return at_least(tl.load(start + at, mask=alive, other=NINF).to(tl.float32), NINF)
-
-
-@triton.jit
-def load_tile(start, first, stride, V, STRIDED: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
-    """Return raw logits [R, C] from id `first` on; a tile inside the row is read without a mask."""
-    ids = first + tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    at = ids
-    if STRIDED:
-        at = ids.to(tl.int64) * stride
-    if first + R * C <= V:
-        x = tl.load(start + at).to(tl.float32)
-    else:
-        x = tl.load(start + at, mask=ids < V, other=NINF).to(tl.float32)
-    return x
 
 
 @triton.jit
@@ -77,6 +63,26 @@ def _load(start, first, ids, length, id_stride, V, STRIDED: tl.constexpr):
     else:
         x = tl.load(start + at, mask=ids < V, other=NINF).to(tl.float32)
     return x
+
+
+@triton.jit
+def store_where(pointers, values, mask, PTX: tl.constexpr):
+    """Store values of 32 bits at scattered places where `mask`.
+
+    The compiler would first move them, the mask and the pointers to threads in order of the places,
+    as if those were neighbours: four trips through shared memory.  With PTX they stay where they are.
+    """
+    if PTX:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b32 [$1], $2; mov.b32 $0, 0; }",
+            "=r,l,r,r",
+            [pointers.to(tl.int64), values.to(tl.int32, bitcast=True), mask.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        tl.store(pointers, values, mask=mask)
 
 
 @triton.jit

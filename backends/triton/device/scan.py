@@ -7,7 +7,6 @@ from refsampler.backends.triton.device.numbers import chunk_masses, chunk_max, r
 from refsampler.backends.triton.device.rows import (
     controls,
     load_chunks,
-    load_tile,
     row_temperature,
 )
 
@@ -73,20 +72,16 @@ def scan_mixed_kernel(
     MASS_C: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Write R maxima of C ids a program, and in rows without top-k and min-p what the scan above does.
-
-    Those read their tile a second time, from the cache: the others do not wait to hear that they
-    need not.
-    """
+    """Write R maxima of C ids a program, and in rows without top-k and min-p what the scan above does."""
     MASS_R: tl.constexpr = R * C // MASS_C
     program = tl.program_id(0)
     row, block = (program // blocks).to(tl.int64), program % blocks
     start = logits + row * row_stride
-    x = load_tile(start, block * R * C, id_stride, V, STRIDED, R, C)
-    tl.store(top_max + row * chunks + block * R + tl.arange(0, R), row_max(x))
+    x = load_chunks(start, block * MASS_R, id_stride, V, STRIDED, MASS_R, MASS_C, LANES)
+    maxima = row_max(tl.reshape(x, (R, C)))
+    tl.store(top_max + row * chunks + block * R + tl.arange(0, R), maxima)
     t, greedy = row_temperature(temperature, row)
     k, _, least = controls(top_k, None, min_p, row, greedy, V)
     if (k >= V) & (least <= 0):
-        again = load_chunks(start, block * MASS_R, id_stride, V, STRIDED, MASS_R, MASS_C, LANES)
         at = row * mass_chunks + block * MASS_R
-        store_masses(again, t, mass_max + at, chunk_mass + at + row * mass_chunks, PTX)
+        store_masses(x, t, mass_max + at, chunk_mass + at + row * mass_chunks, PTX)

@@ -28,6 +28,7 @@ from refsampler.backends.triton.device.rows import (
     load_logits,
     row_bits,
     row_temperature,
+    store_where,
 )
 from refsampler.backends.triton.device.search import draw_from_list, draw_level
 
@@ -61,7 +62,7 @@ def _bound_by_min_p(top, t, least):
 @triton.jit
 def candidates(
     logits, id_stride, picked, selected, bound, cand_x, cand_i, V,
-    STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr, CAP: tl.constexpr,
+    STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """Copy what reaches the bound from the picked chunks, in index order; return how many.
 
@@ -77,9 +78,78 @@ def candidates(
         take = ((x >= bound) & (x > NINF)).to(tl.int32)
         each = tl.sum(take, 1)
         at = n + (tl.cumsum(each, 0) - each)[:, None] + tl.cumsum(take, 1) - take
-        tl.store(cand_x + at, x, mask=(take > 0) & (at < CAP))
-        tl.store(cand_i + at, ids, mask=(take > 0) & (at < CAP))
+        keep = (take > 0) & (at < CAP)
+        store_where(cand_x + at, x, keep, PTX)
+        store_where(cand_i + at, ids, keep, PTX)
         n += tl.sum(each, 0)
+    return n
+
+
+@triton.jit
+def _many_candidates(
+    logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+    STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
+    LENGTH: tl.constexpr, CAP: tl.constexpr,
+):  # fmt: skip
+    """Do the same for many chunks: RUNS runs of them, each inside one warp, which waits for no other.
+
+    Each run has a list of LENGTH, and these are put together.  CAP + 1 is returned if one is too short.
+    """
+    step, run, i = tl.arange(0, G), tl.arange(0, RUNS), tl.arange(0, C)
+    each_run = (selected + RUNS - 1) // RUNS
+    n = tl.zeros((RUNS,), tl.int32)
+    for first in range(0, each_run, G):
+        place = first + step[:, None] + run[None, :] * each_run
+        mine = ((first + step)[:, None] < each_run) & (place < selected)
+        chunk = tl.load(picked + place, mask=mine, other=0)
+        ids = chunk[:, :, None] * C + i[None, None, :]
+        x = load_logits(logits, ids, id_stride, mine[:, :, None] & (ids < V), STRIDED)
+        take = ((x >= bound) & (x > NINF)).to(tl.int32)
+        each = tl.sum(take, 2)
+        before = tl.zeros_like(each) + n[None, :]
+        for one in tl.static_range(G):
+            # prefix sums inside a thread: the compiler's own go through shared memory
+            some = tl.sum(tl.where(step[:, None] == one, each, 0), 0)
+            before += tl.where(step[:, None] > one, some[None, :], 0)
+            n += some
+        at = before[:, :, None] + tl.cumsum(take, 2) - take
+        keep = (take > 0) & (at < LENGTH)
+        at += (run * LENGTH)[None, :, None]
+        store_where(run_x + at, x, keep, PTX)
+        store_where(run_i + at, ids, keep, PTX)
+    tl.debug_barrier()
+    # By way of memory: the threads that counted are the wrong ones for what follows.
+    tl.store(picked + run, n)
+    tl.debug_barrier()
+    n = tl.load(picked + run)
+    total = tl.where(tl.max(n, 0) <= LENGTH, tl.sum(n, 0), CAP + 1)
+    ends, size = tl.cumsum(n, 0)[None, :], n[None, :]
+    for first in range(0, tl.minimum(total, CAP), CAP // 4):
+        place = first + tl.arange(0, CAP // 4)
+        ended = (place[:, None] >= ends).to(tl.int32)
+        at = tl.sum(ended, 1) * LENGTH + place - tl.sum(ended * size, 1)
+        alive = place < tl.minimum(total, CAP)
+        tl.store(cand_x + place, tl.load(run_x + at, mask=alive), mask=alive)
+        tl.store(cand_i + place, tl.load(run_i + at, mask=alive), mask=alive)
+    return total
+
+
+@triton.jit
+def _listed(
+    logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+    STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
+    LENGTH: tl.constexpr, CAP: tl.constexpr,
+):  # fmt: skip
+    """Do it in the way that is quicker for so many chunks."""
+    if selected <= 2 * G:
+        n = candidates(
+            logits, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, PTX, C, G, CAP
+        )
+    else:
+        n = _many_candidates(
+            logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+            STRIDED, PTX, C, G // RUNS, RUNS, LENGTH, CAP,
+        )  # fmt: skip
     return n
 
 
@@ -124,6 +194,8 @@ def top_k_kernel(
     picked,
     cand_x,
     cand_i,
+    run_x,
+    run_i,
     todo,
     out,
     V,
@@ -131,10 +203,13 @@ def top_k_kernel(
     picks,
     lists,
     STRIDED: tl.constexpr,
+    PTX: tl.constexpr,
     SCALE: tl.constexpr,
     CHUNKS: tl.constexpr,
     C: tl.constexpr,
     G: tl.constexpr,
+    RUNS: tl.constexpr,
+    LENGTH: tl.constexpr,
     CAP: tl.constexpr,
     FAST: tl.constexpr,
     MOST: tl.constexpr,
@@ -181,9 +256,10 @@ def top_k_kernel(
             tl.store(todo + row, WHOLE)
             tl.store(cand_x, bound)
     else:
-        n = candidates(
-            start, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, C, G, CAP
-        )
+        n = _listed(
+            start, id_stride, picked, selected, bound, run_x + row * RUNS * LENGTH,
+            run_i + row * RUNS * LENGTH, cand_x, cand_i, V, STRIDED, PTX, C, G, RUNS, LENGTH, CAP,
+        )  # fmt: skip
         tl.debug_barrier()
         tl.store(todo + row, tl.where(n <= CAP, 0, WHOLE))
         if n == 0:
