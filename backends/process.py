@@ -53,6 +53,7 @@ from refsampler.backends.process_messages import (
 )
 from refsampler.backends.protocol import Capabilities
 from refsampler.backends.registry import BackendBroken, BackendNotFound
+from refsampler.backends.trouble import WorkerFault
 from refsampler.conformance.case import Case, encode_case
 from refsampler.conformance.checks.base import Asked
 from refsampler.conformance.subject import Draw, SubjectError
@@ -76,10 +77,6 @@ _Worker = Child[tuple[bytes, bytes]]
 
 class SubjectDidNotOpen(BackendBroken):
     """The subject could not be opened, at first or after it had ended: an ERROR, never a FAIL."""
-
-
-class WorkerFault(RuntimeError):  # noqa: N818 - reads as what happened
-    """The harness failed inside the child, not the subject: an ERROR, never a FAIL."""
 
 
 class IsolatedSubject:

@@ -37,14 +37,21 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "cpu": "refsampler.backends.cpu:backend",
     "flashinfer": "refsampler.backends.flashinfer:backend",
     "flashinfer-verifier": "refsampler.backends.flashinfer_verifier:backend",
+    "llama-cpp": "refsampler.backends.engines.llama_cpp:backend",
+    "lmdeploy": "refsampler.backends.engines.lmdeploy:backend",
+    "mlx-lm": "refsampler.backends.engines.mlx_lm:backend",
     "native": "refsampler.backends.native:backend",
     "native-verifier": "refsampler.backends.native_verifier:backend",
+    "onnxruntime-genai": "refsampler.backends.engines.onnxruntime_genai:backend",
+    "pytorch": "refsampler.backends.engines.pytorch:backend",
     "reference": "refsampler.backends.reference:sampler",
     "reference-engine": "refsampler.backends.reference:engine",
+    "sglang": "refsampler.backends.engines.sglang:backend",
     "transformers": "refsampler.backends.engines.transformers:backend",
     "transformers-verifier": "refsampler.backends.engines.transformers_verifier:backend",
     "triton": "refsampler.backends.triton.kernel:TritonKernel",
     "triton-verifier": "refsampler.backends.triton.verifier:TritonVerifier",
+    "vllm": "refsampler.backends.engines.vllm:backend",
 }
 """What ships here; known without installed metadata, and no entry point takes its names."""
 

@@ -263,10 +263,12 @@ def test_a_program_that_breaks_the_wire_again_and_again_is_not_started_again(mon
 
 def test_threads_of_a_conversation_wait_for_each_other():
     engine = hostile_program("good")
-    session = engine.open(8, 1)
-    seen = []
+    seen: list[list[int]] = []
+    numbers = set()
 
     def ask():
+        session = engine.open(8, 1)
+        numbers.add(session._session)
         seen.extend(session.sample([0], torch.zeros(1, 8)).sampled_token_ids.tolist())
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -276,6 +278,7 @@ def test_threads_of_a_conversation_wait_for_each_other():
         one.join()
     engine.close()
     assert seen == [[0]] * 4
+    assert len(numbers) == 4
 
 
 def test_nothing_is_left_of_a_program():

@@ -80,16 +80,18 @@ class StdioEngine:
             raise ValueError(f"{command!r} is refused: allowed is a program and its arguments")
         self._call_s, self._opening_s = call_s, opening_s
         self._program: _Program | None = None
-        self._sessions = 0
+        self._sessions = itertools.count(1)
+        self._starting = threading.Lock()
         self._faults = 0
         self.capabilities = self._running().capabilities
 
     def open(self, vocab: int, seed: int) -> StdioSession:
         """Start a session over V = `vocab` ids; `seed` feeds unseeded requests."""
-        self._sessions += 1
-        program = self._running()
-        program.ask(wire.Open(call=0, session=self._sessions, vocab=vocab, seed=seed))
-        return StdioSession(program, self._sessions, vocab)
+        number = next(self._sessions)
+        with self._starting:
+            program = self._running()
+        program.ask(wire.Open(call=0, session=number, vocab=vocab, seed=seed))
+        return StdioSession(program, number, vocab)
 
     def close(self) -> None:
         """Let the program end."""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from refsampler.backends.protocol import Capabilities
+from refsampler.backends.trouble import WorkerFault
 from refsampler.params import SamplingParams
 from refsampler.request import Request
 
@@ -58,7 +59,7 @@ _FileName = Annotated[str, Meta(pattern=r"^[a-z]+-[0-9]+\.safetensors$")]
 """In the folder of `describe`; never a path."""
 
 
-class WireFault(RuntimeError):  # noqa: N818 - reads as what happened
+class WireFault(WorkerFault):
     """A program did not keep to the wire: an ERROR, since nobody knows what it meant."""
 
 

@@ -1,0 +1,110 @@
+"""Adapters of other engines: what they share, and what is said where an engine is absent."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from refsampler.backends.engines.environments import ENVIRONMENTS
+from refsampler.backends.engines.pytorch import MultinomialKernel
+from refsampler.backends.engines.rows import RowSession, refuse
+from refsampler.backends.engines.stubs import load_file, stub
+from refsampler.backends.protocol import Session
+from refsampler.backends.registry import BUILT_IN, BackendBroken, resolve
+from refsampler.conformance.caserun import judge_case
+from refsampler.conformance.checks import all_checks
+from refsampler.conformance.subject import OpenSubject
+from refsampler.params import SamplingParams
+from refsampler.request import PLACEHOLDER, Request
+
+ROOT = Path(__file__).parents[1]
+MODULES = {
+    "llama-cpp": "xllamacpp",
+    "lmdeploy": "lmdeploy",
+    "mlx-lm": "mlx_lm",
+    "onnxruntime-genai": "onnxruntime_genai",
+    "sglang": "sglang",
+    "vllm": "vllm",
+}
+
+
+class Heard:
+    """Gives the number of tokens that it has heard; notes what is forgotten."""
+
+    def __init__(self):
+        self.forgotten = []
+
+    def admit(self, request, _vocab, _seed):
+        refuse(request, "an engine", but=("seed",))
+        return []
+
+    def heard(self, state, tokens):
+        state.extend(tokens)
+
+    def sample(self, rows, logits):
+        logits.zero_()
+        assert all(row.state == row.history for row in rows)
+        return [len(row.state) for row in rows]
+
+    def forget(self, state):
+        self.forgotten.append(tuple(state))
+
+
+def test_a_row_session_tells_each_row_its_own_history_once():
+    session = RowSession(sampler := Heard(), 9, 1)
+    assert isinstance(session, Session)
+    session.add(5, Request(prompt=(1, 2), output=(3, PLACEHOLDER)))
+    session.add(6, Request())
+    session.accept([6, 5], [[7], [PLACEHOLDER, 8]])
+    logits = torch.ones(2, 9)
+    assert session.sample([6, 5], logits).sampled_token_ids.tolist() == [[1], [4]]
+    assert bool(logits.all())
+    session.remove(5)
+    session.close()
+    assert sampler.forgotten == [(1, 2, 3, 8), (7,)]
+
+
+def test_a_row_session_refuses_by_name_and_keeps_nothing():
+    session = RowSession(Heard(), 9, 1)
+    with pytest.raises(ValueError, match="min_tokens = 2 is refused: an engine allows 0"):
+        session.add(0, Request(SamplingParams(min_tokens=2)))
+    session.add(0, Request(SamplingParams(seed=4)))
+    with pytest.raises(ValueError, match="id = 0 is refused"):
+        session.add(0, Request())
+
+
+@pytest.mark.parametrize("engine", sorted(MODULES))
+def test_an_engine_that_is_absent_says_how_to_get_it(engine):
+    if importlib.util.find_spec(MODULES[engine]) is not None:
+        pytest.skip("it is here")
+    with pytest.raises(BackendBroken, match=f"make engine {engine}"):
+        resolve(engine)
+
+
+def test_every_environment_serves_a_backend_and_make_knows_it():
+    assert {one.spec for one in ENVIRONMENTS.values()} <= set(BUILT_IN)
+    line = next(
+        one for one in (ROOT / "Makefile").read_text("utf-8").splitlines() if "ENGINES :=" in one
+    )
+    assert line.partition(":=")[2].split() == sorted(ENVIRONMENTS)
+
+
+def test_a_file_of_a_package_full_of_stubs_can_be_imported(tmp_path):
+    path = tmp_path / "sampler.py"
+    path.write_text("from heavy_for_a_test.gpu import fast\nVALUE = fast.kernel is not None\n")
+    stub("heavy_for_a_test")
+    assert load_file("sampler_for_a_test", path).VALUE
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("other_heavy_for_a_test")
+    for name in [one for one in sys.modules if one.endswith("_for_a_test")]:
+        del sys.modules[name]
+
+
+def test_multinomial_filters_and_draws_right():
+    subject = OpenSubject(MultinomialKernel(), 11)
+    for check in all_checks():
+        if check.name in ("top-k-rows", "top-p-rows", "seeds-again"):
+            for case in check.cases(subject.capabilities, 11):
+                assert judge_case(subject, check, case).findings == ()
