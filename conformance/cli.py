@@ -23,6 +23,8 @@ _COMMANDS = {
     "replay": "replay",
     "merge": "merge",
     "report": "report",
+    "compare": "compare",
+    "schema": "schema",
     "power": "power",
     "audit": "audit",
 }

@@ -40,3 +40,11 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan laws of a few thousand draws, some of which can be accepted early."""
     monkeypatch.setattr("refsampler.conformance.plan.LEAST_SECONDS", {"quick": 0.01})
     monkeypatch.setattr("refsampler.conformance.plan.SECONDS", {"quick": 0.4})
+
+
+@pytest.fixture(scope="session")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a failing run of a few laws, by a backend whose name is markup."""
+    from tests.failing_run import failing_run
+
+    return failing_run(tmp_path_factory.mktemp("failing"))

@@ -14,23 +14,7 @@ from refsampler.conformance.reporting import html as html_module
 from refsampler.conformance.reporting.health import Health, committed, read_health
 from refsampler.conformance.reporting.html import html
 from refsampler.conformance.reporting.stored import NoReportError, read_run
-
-EVIL = '<script>alert("1")</script>'
-
-
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory):
-    """The folder of a failing run: a temperature 5 % too high, from a backend with a hostile name."""
-    folder = tmp_path_factory.mktemp("failing")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr("refsampler.conformance.plan.LEAST_SECONDS", {"quick": 0.01})
-        patch.setattr("refsampler.conformance.plan.SECONDS", {"quick": 0.4})
-        words = ["check", "tests.broken_samplers:HostileName", "--clause", "draw.law"]
-        words += ["--seed", "3", "--in-process", "--report", str(folder)]
-        ran = CliRunner().invoke(main, words)
-    assert ran.exit_code == 1, ran.output
-    return folder
+from tests.failing_run import EVIL
 
 
 @pytest.fixture

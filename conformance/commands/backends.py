@@ -12,11 +12,11 @@ from refsampler.conformance.commands import Format, format_option
 from refsampler.conformance.commands.tables import echo_table
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["SubjectParam", "backends"]
+__all__ = ["Listed", "SubjectParam", "backends"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class Listed:
     """A backend in the list; without capabilities there is a reason."""
 
     name: str
@@ -108,14 +108,14 @@ def _route_cells(route: Route) -> tuple[str, ...]:
     )
 
 
-def _look_up(name: str) -> _Listed:
+def _look_up(name: str) -> Listed:
     try:
-        return _Listed(name, resolve(name).capabilities)
+        return Listed(name, resolve(name).capabilities)
     except (BackendNotFound, BackendBroken) as error:
-        return _Listed(name, reason=str(error))
+        return Listed(name, reason=str(error))
 
 
-def _cells(one: _Listed) -> tuple[str, ...]:
+def _cells(one: Listed) -> tuple[str, ...]:
     declared = one.capabilities
     if declared is None:
         return (one.name, "-", f"not available: {one.reason}", "", "", "", "")

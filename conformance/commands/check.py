@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -34,8 +35,10 @@ from refsampler.conformance.jobs import Opening, default_jobs
 from refsampler.conformance.plan import Plan
 from refsampler.conformance.recorded import add_folder
 from refsampler.conformance.records import Header
+from refsampler.conformance.reporting.github import tell_github
 from refsampler.conformance.reporting.junit import write_junit
 from refsampler.conformance.reporting.records import (
+    Checked,
     header_record,
     verdict_record,
 )
@@ -146,6 +149,8 @@ def check(
     if junit is not None:
         write_junit(junit, backend, ended.outcome.decisions, ended.outcome.errors)
     _print(form, ended, page, where)
+    for told in tell_github(os.environ, page, ended.outcome.decisions, ended.code):
+        click.echo(told, err=form != "pretty")
     for stale in stale_entries(ended.outcome.decisions, known, made.capabilities.name):
         click.echo(f"stale expectation of {stale.entry.clause}: {stale.why}", err=True)
     if update_expectations and expectations_file is not None:
@@ -213,8 +218,8 @@ def _same_header(stopped: Resumed, made: Plan, backend: str, header: Header) -> 
 def _print(form: Format, ended: Ended, page: str, where: Path) -> None:
     outcome, line = ended.outcome, ended.line
     if form == "json":
-        records = [verdict_record(one) for one in outcome.decisions]
-        click.echo(msgspec.json.encode({"headline": line, "verdicts": records}))
+        records = tuple(verdict_record(one) for one in outcome.decisions)
+        click.echo(msgspec.json.encode(Checked(line, records)))
         return
     if form == "markdown":
         click.echo(page, nl=False)
@@ -225,4 +230,5 @@ def _print(form: Format, ended: Ended, page: str, where: Path) -> None:
     if len(outcome.errors) > 3:
         click.echo(f"harness errors: {len(outcome.errors)} in all", err=True)
     click.echo(f"{outcome.draws:,} draws in {outcome.seconds:.1f} s; report in {where}")
+    click.echo(f"as a page: refsampler report {shlex.quote(str(where))}")
     _print_scripts(ended.made_again)

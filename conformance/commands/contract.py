@@ -10,13 +10,13 @@ import msgspec
 from refsampler.clauses import Clause, ClauseId, Level, UnknownClauseError, get, load, select
 from refsampler.conformance.commands import Format, format_option
 
-__all__ = ["clauses", "explain"]
+__all__ = ["Explained", "clauses", "explain"]
 
 _OWNERS = {1: "1 (filter and draw)", 2: "2 (batch sampler)", 3: "3 (engine)"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Explained:
+class Explained:
     """A clause with the names of the checks that test it."""
 
     clause: Clause
@@ -79,7 +79,7 @@ def clauses(glob: str, coverage: bool, form: Format) -> None:
 @format_option
 def explain(clause: Clause, form: Format) -> None:
     """Say what CLAUSE demands, why, where vLLM departs from it, and which checks test it."""
-    explained = _Explained(clause, _checks_by_clause().get(clause.id, ()))
+    explained = Explained(clause, _checks_by_clause().get(clause.id, ()))
     if form == "json":
         click.echo(msgspec.json.encode(explained))
         return
@@ -93,7 +93,7 @@ def explain(clause: Clause, form: Format) -> None:
         click.echo(click.wrap_text(f"{name:<9}{value}", 100, "  ", " " * 11))
 
 
-def _facts(explained: _Explained) -> dict[str, str]:
+def _facts(explained: Explained) -> dict[str, str]:
     clause = explained.clause
     facts = {
         "level": str(clause.level),

@@ -23,6 +23,7 @@ from refsampler.semantics import PROFILES, Semantics, profile
 __all__ = [
     "CaseParam",
     "Mark",
+    "RowLaw",
     "case_argument",
     "checked_row",
     "law",
@@ -76,7 +77,7 @@ class _Id:
 
 
 @dataclass(frozen=True, slots=True)
-class _RowLaw:
+class RowLaw:
     """The law of one row; counts are of ids, `magnitude` is M of `refsampler.law`."""
 
     case: CaseId
@@ -148,11 +149,11 @@ def law_of_row(case: Case, row: int, semantics: Semantics) -> TargetLaw:
     )
 
 
-def _law_of(case: Case, row: int, semantics: Semantics, top: int) -> _RowLaw:
+def _law_of(case: Case, row: int, semantics: Semantics, top: int) -> RowLaw:
     exact = law_of_row(case, row, semantics)
     logits = case.build_logits()[row]
     lump = exact.lump_logprob.item()
-    return _RowLaw(
+    return RowLaw(
         case=case.id,
         row=row,
         semantics=semantics.profile,
@@ -205,7 +206,7 @@ def number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _facts(found: _RowLaw) -> list[str]:
+def _facts(found: RowLaw) -> list[str]:
     """Return the head of the printed law, a fact a line."""
     kind = "greedy" if found.greedy else "random"
     lines = [f"case {found.case} row {found.row} ({kind}), semantics {found.semantics}"]

@@ -29,7 +29,7 @@ from refsampler.conformance.subject import Draw, OpenSubject, SubjectError
 from refsampler.law import TargetLaw, trace_law
 from refsampler.semantics import Semantics, Step
 
-__all__ = ["trace"]
+__all__ = ["Traced", "trace"]
 
 _PLACE = {
     Step.ALLOWED: 3,
@@ -89,7 +89,7 @@ class _Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
+class Traced:
     """A row step by step; the values of a line belong to `ids`."""
 
     case: CaseId
@@ -135,7 +135,7 @@ def trace(case: Case, backend: Subject | None, row: int, seed: int, top: int, fo
         click.echo(_in_words(subject))
 
 
-def _trace_of(case: Case, row: int, backend: Subject | None, seed: int, top: int) -> _Trace:
+def _trace_of(case: Case, row: int, backend: Subject | None, seed: int, top: int) -> Traced:
     semantics = Semantics() if backend is None else backend.capabilities.semantics
     exact = law_of_row(case, row, semantics)
     likely = likeliest(exact)[:top]
@@ -145,7 +145,7 @@ def _trace_of(case: Case, row: int, backend: Subject | None, seed: int, top: int
     largest = logits.topk(min(top, len(logits))).indices.tolist()
     drawn = [sampled.id] if sampled and sampled.id is not None else []
     ids = tuple(dict.fromkeys([*likely, *drawn, *outside[:2], *missing[:2], *largest]))
-    return _Trace(
+    return Traced(
         case=case.id,
         row=row,
         semantics=semantics.profile,

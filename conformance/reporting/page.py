@@ -203,7 +203,8 @@ def _promises(run: StoredRun) -> Iterator[Fact]:
     if run.of_status(Status.FAIL):
         bound += "; beside a broken clause another one may be named for the same wrong id"
     yield Fact("false alarm, whole run", bound)
-    yield Fact("of which near-certain rows", f"at most {header.charge:.1e}")
+    if header.charge > 0:
+        yield Fact("of which near-certain rows", f"at most {header.charge:.1e}")
     yield Fact("tolerance delta", f"{header.delta:g} in total variation, as the backend declares")
     yield Fact("floor", f"ids of probability below {header.floor:g} are judged by draw.tail")
     yield Fact("tail grade", _grade(run.tails))

@@ -112,11 +112,12 @@ def _ratios(one: StoredLaw, axes: Axes) -> None:
         getattr(points, name)[order] for name in ("prob", "ratio", "low", "high")
     )
     shown = np.log2([np.maximum(row, 2.0**-6) for row in (ratio, low, high)])
-    if np.unique(prob).size > 1:
+    if prob[-1] > 1.05 * prob[0]:
         axes.set_xscale("log")
         axes.fill_between(prob, shown[1], shown[2], color=COLOURS["band"], linewidth=0)
     else:
         axes.vlines(prob, shown[1], shown[2], color=COLOURS["band"], linewidth=6)
+        axes.set_xticks(prob[:1], [f"{prob[0]:.3g}"])
     axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
     outside = (ratio < low) | (ratio > high)
     for mask, colour in ((~outside, "line"), (outside, "off")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from datetime import UTC, datetime
 
+import msgspec
 import torch
 
 from refsampler import __version__
@@ -17,7 +18,14 @@ from refsampler.conformance.runner import Outcome
 from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.verdict import LogE
 
-__all__ = ["footer_record", "header_record", "verdict_record"]
+__all__ = ["Checked", "footer_record", "header_record", "verdict_record"]
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """A run, as `refsampler check --format json` gives it."""
+
+    headline: str
+    verdicts: tuple[VerdictRecord, ...]
 
 
 def header_record(
