@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]  # published without types
+import jsonschema
 import msgspec
 import pytest
 import torch
