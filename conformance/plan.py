@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -131,6 +131,7 @@ def make_plan(
     evidence: bool = True,
     time_budget: float | None = None,
     free_bytes: int | None = None,
+    before_cases: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Decide what will run.
 
@@ -142,6 +143,7 @@ def make_plan(
         evidence: whether laws, tails and pairs are planned beside the exact cases.
         time_budget: of the run in seconds; the laws are sized for their share of it.
         free_bytes: of the device, which decides about large batches; None looks.
+        before_cases: called when everything but the exact cases is planned.
 
     Raises:
         BudgetExceededError: the near-certain cases would cost more than 1e-10.
@@ -152,16 +154,17 @@ def make_plan(
         chosen = [clause for clause in load().clauses if _matches(clause, glob)]
         standings = tuple((clause, standing(clause, capabilities)) for clause in chosen)
         owned = frozenset(clause.id for clause, stands in standings if stands.status is None)
-        cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
-        ledger = Ledger(NEAR_CERTAIN)
-        for one in cases:
-            ledger.charge(one.check.name, one.charge)
-        ledger.seal()
         judged = owned if evidence else frozenset[ClauseId]()
         log_threshold = SPLIT.log_threshold(LAW)
         laws, sizes = _planned_laws(capabilities, profile, judged, time_budget)
         sequential = plan_sequential(capabilities, profile, judged)
         mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
+        before_cases()
+        cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
+        ledger = Ledger(NEAR_CERTAIN)
+        for one in cases:
+            ledger.charge(one.check.name, one.charge)
+        ledger.seal()
         count = len(laws) + len(mixed)
         powers = sizes.powers + tuple(mixed_power(one, log_threshold, count) for one in mixed)
         return Plan(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 from hypothesis.strategies import SearchStrategy
 
@@ -14,7 +13,7 @@ from refsampler.conformance.checks.base import Check, Kind, clause_ids
 from refsampler.conformance.examples import collect
 from refsampler.conformance.strategies import EVERYTHING, cases
 
-__all__ = ["CHECKS", "COUNT", "legal_features", "strategy_for"]
+__all__ = ["CHECKS", "COUNT", "generated", "keep", "legal_features", "strategy_for"]
 
 COUNT = 200
 """Batches a run."""
@@ -40,17 +39,39 @@ def _legal(features: frozenset[Feature], dtypes: Iterable[DType]) -> SearchStrat
     return cases(features=features, dtypes=sorted(dtypes))
 
 
-def _generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
-    return _collected(legal_features(capabilities), capabilities.dtypes, COUNT, run_seed)
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the batches of a run depend on."""
+
+    features: frozenset[Feature]
+    dtypes: frozenset[DType]
+    count: int
+    run_seed: int
 
 
-# a second plan with the same seed need not wait for Hypothesis again, which takes seconds
-@lru_cache(maxsize=4)
-def _collected(
-    features: frozenset[Feature], dtypes: frozenset[DType], count: int, run_seed: int
-) -> tuple[Case, ...]:
-    found = collect(_legal(features, dtypes), count, run_seed)
-    return tuple(replace(case, clauses=_CLAUSES) for case in found)
+_LAST_RUNS = 4
+_drawn: dict[_Wish, tuple[Case, ...]] = {}
+"""A second plan with the same seed need not wait for Hypothesis again, which takes seconds."""
 
 
-CHECKS: tuple[Check, ...] = (Check("generated-batches", _CLAUSES, Kind.EXACT, _generated),)
+def generated(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
+    """Return the batches of a run."""
+    wish = _wish(capabilities, run_seed)
+    if wish not in _drawn:
+        found = collect(_legal(wish.features, wish.dtypes), wish.count, run_seed)
+        keep(capabilities, run_seed, [replace(case, clauses=_CLAUSES) for case in found])
+    return _drawn[wish]
+
+
+def keep(capabilities: Capabilities, run_seed: int, batches: Iterable[Case]) -> None:
+    """Take what `generated` would return from another process that drew it."""
+    for old in list(_drawn)[: 1 - _LAST_RUNS]:
+        del _drawn[old]
+    _drawn[_wish(capabilities, run_seed)] = tuple(batches)
+
+
+def _wish(capabilities: Capabilities, run_seed: int) -> _Wish:
+    return _Wish(legal_features(capabilities), capabilities.dtypes, COUNT, run_seed)
+
+
+CHECKS: tuple[Check, ...] = (Check("generated-batches", _CLAUSES, Kind.EXACT, generated),)

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from refsampler.conformance.ahead import batches_ahead
 from refsampler.conformance.commands import Format, format_option
 from refsampler.conformance.commands.asking import Ended, Wanted, ask
 from refsampler.conformance.commands.opening import isolation_options, limits_of, opened
@@ -133,7 +134,10 @@ def check(
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         sized_for = time_budget if stopped is None else stopped.header.time_budget
         free = None if stopped is None else stopped.header.free_bytes
-        sized = planned(subject.capabilities, profile, glob, run_seed, sized_for, free)
+        with batches_ahead(subject.capabilities, run_seed, worth=glob == "*") as drawn:
+            sized = planned(
+                subject.capabilities, profile, glob, run_seed, sized_for, free, before_cases=drawn
+            )
         made = with_logits(sized, logits)
         jobs = _jobs_of(jobs, made, shard, stopped)
         header = header_record(made, backend, time_budget, shard, jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -74,6 +75,7 @@ def planned(
     run_seed: int,
     time_budget: float | None,
     free_bytes: int | None = None,
+    before_cases: Callable[[], None] = lambda: None,
 ) -> Plan:
     """Plan a run, or end the command with status 2 if no clause matches."""
     if not select(glob):
@@ -85,6 +87,7 @@ def planned(
         run_seed=run_seed,
         time_budget=time_budget,
         free_bytes=free_bytes,
+        before_cases=before_cases,
     )
 
 
