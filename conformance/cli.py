@@ -22,6 +22,7 @@ _COMMANDS = {
     "bench": "bench",
     "replay": "replay",
     "merge": "merge",
+    "scoreboard": "scoreboard",
     "report": "report",
     "compare": "compare",
     "schema": "schema",
