@@ -27,7 +27,7 @@ from refsampler.semantics import profile
 
 __all__ = ["LlamaCpp", "backend"]
 
-WINDOW: Final = 64
+_WINDOW: Final = 64
 """`penalty_last_n` of the engine's defaults."""
 _OFFERED: Final = ("seed", "repetition_penalty", "frequency_penalty", "presence_penalty")
 _CANDIDATE: Final = np.dtype([("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
@@ -144,7 +144,7 @@ class _Library:
                 asked.frequency_penalty,
                 asked.presence_penalty,
             )
-            self._add(chain, self._penalties(vocab, WINDOW, *penalties))
+            self._add(chain, self._penalties(vocab, _WINDOW, *penalties))
         self._add(chain, self._top_k(asked.top_k))
         self._add(chain, self._top_p(asked.top_p, 1))
         self._add(chain, self._min_p(asked.min_p, 1))

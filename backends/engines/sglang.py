@@ -8,6 +8,7 @@ seeded path hashes with a kernel that needs a GPU and is not declared.
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -114,13 +115,14 @@ def _sampler_module() -> ModuleType:
     """Import sampler.py, on no GPU of any kind."""
     folder = package_folder("sglang", "sglang")
     stub("sglang")
-    import sglang.srt.environ as environment
-    from sglang.srt.utils import common
-
+    # by name: an attribute of a stub package would be another stub
+    environment = import_module("sglang.srt.environ")
+    common = import_module("sglang.srt.utils.common")
     for name in _PLATFORMS:
         setattr(common, name, lambda *_, **__: False)
     gumbel = SimpleNamespace(get=lambda: False)
-    environment.envs = SimpleNamespace(SGLANG_OPT_USE_GUMBEL_SAMPLE=gumbel)
+    envs = SimpleNamespace(SGLANG_OPT_USE_GUMBEL_SAMPLE=gumbel)
+    setattr(environment, "envs", envs)  # noqa: B010 - a module that has no such attribute yet
     return load_file("refsampler_sglang_sampler", folder / "srt" / "layers" / "sampler.py")
 
 
