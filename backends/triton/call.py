@@ -88,8 +88,7 @@ class Workspace:
         self.cand_x = array(sizes.lists, real, wanted=count)
         self.cand_i = array(sizes.lists, whole, wanted=count)
         runs = sizes.runs * sizes.run_length
-        self.run_x = array(runs, real, wanted=count)
-        self.run_i = array(runs, whole, wanted=count)
+        self.runs = array(runs, long, wanted=count)
         self.block_mass = array(sizes.blocks, long, wanted=count or alone)
         self.proposed = array(4, whole, wanted=alone)
         self.turn = array(4, whole, wanted=alone)
@@ -245,8 +244,7 @@ class Call:
             work.picked,
             work.cand_x,
             work.cand_i,
-            work.run_x,
-            work.run_i,
+            work.runs,
             work.todo,
             self._out,
             self._vocab,
@@ -261,6 +259,7 @@ class Call:
             RUNS=sizes.runs,
             LENGTH=sizes.run_length,
             CAP=g.candidates,
+            FEW=g.few_chunks[self._many],
             FAST=g.ranked,
             MOST=g.most_chunks,
             W=width,

@@ -23,6 +23,7 @@ class Geometry:
         top_chunk: ids of a chunk of which only the maximum is kept.
         top_rows: chunks that one program of the scan for maxima reads.
         reopened: chunks that top-k reopens at a time, in small and in large batches.
+        few_chunks: up to how many are reopened in order, in small and in large batches.
         runs: runs that many chunks are reopened in, and how many candidates of one are listed.
         most_chunks: chunks beyond which top-k reopens none.
         candidates: longest list that top-k writes; at most 2^20.
@@ -51,6 +52,7 @@ class Geometry:
     top_chunk: int = 64
     top_rows: int = 64
     reopened: tuple[int, int] = (64, 32)
+    few_chunks: tuple[int, int] = (1024, 64)
     runs: tuple[int, int] = (8, 1024)
     most_chunks: int = 1024
     candidates: int = 2048
@@ -82,6 +84,7 @@ INTERPRETED = Geometry(
     top_chunk=8,
     top_rows=16,
     reopened=(8, 4),
+    few_chunks=(16, 8),
     runs=(2, 64),
     most_chunks=24,
     candidates=128,

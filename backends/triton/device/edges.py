@@ -3,15 +3,12 @@
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.numbers import INF, NINF, order_key, same_scaled
+from refsampler.backends.triton.device.numbers import INF, LOWEST, NINF, order_key, same_scaled
 from refsampler.backends.triton.device.rows import controls, row_temperature
 from refsampler.backends.triton.device.search import list_edge, list_mass, row_edge, row_mass
 from refsampler.backends.triton.device.top_k import bound_by_count, candidates
 
-__all__ = ["LOWEST", "edge_kernel"]
-
-LOWEST = tl.constexpr(-3.4028234663852886e38)
-"""Below every finite logit."""
+__all__ = ["edge_kernel"]
 
 
 @triton.jit(do_not_specialize=["lists"])

@@ -8,6 +8,7 @@ __all__ = [
     "INT64_MAX",
     "LAST",
     "LOG2E",
+    "LOWEST",
     "NINF",
     "at_least",
     "below",
@@ -33,6 +34,8 @@ LAST = tl.constexpr(2147483647)
 """Larger than every id, position and key."""
 INT64_MAX = tl.constexpr(9223372036854775807)
 INF = tl.constexpr(float("inf"))
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+"""Below every other finite number."""
 _MAXIMUM_DROPS_NAN = tl.constexpr(not triton.knobs.runtime.interpret)
 """On a GPU the larger of NaN and a number is the number; numpy, which interprets, returns NaN."""
 

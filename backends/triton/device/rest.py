@@ -11,6 +11,7 @@ from refsampler.backends.triton.device.draw import chunk_weights, draws, proposa
 from refsampler.backends.triton.device.nucleus import SMALL_P, WHOLE, settle
 from refsampler.backends.triton.device.numbers import (
     LOG2E,
+    LOWEST,
     NINF,
     chunk_masses,
     chunk_max,
@@ -33,8 +34,6 @@ from refsampler.backends.triton.device.rows import (
 from refsampler.backends.triton.device.search import filter_and_draw, mass_above
 
 __all__ = ["rest_kernel"]
-
-_LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -164,7 +163,7 @@ def rest_kernel(
     start, block_mass = logits + row * row_stride, block_mass + row * BLOCKS
     mass_max, chunk_mass = mass_max + row * chunks, chunk_mass + 2 * row * chunks
     token = tl.full((), -1, tl.int32)
-    low = tl.full((), _LOWEST, tl.float32)
+    low = tl.full((), LOWEST, tl.float32)
     last = tl.zeros((), tl.int32)
     if (k < V) | (least > 0):
         low = tl.maximum(low, tl.load(cand_x + row * lists))

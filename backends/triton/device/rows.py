@@ -12,6 +12,7 @@ __all__ = [
     "load_parts",
     "row_bits",
     "row_temperature",
+    "store_pairs",
     "store_where",
 ]
 
@@ -83,6 +84,24 @@ def store_where(pointers, values, mask, PTX: tl.constexpr):
         )
     else:
         tl.store(pointers, values, mask=mask)
+
+
+@triton.jit
+def store_pairs(pointers, x, ids, mask, PTX: tl.constexpr):
+    """Likewise for an int64 of a logit's bits and, above them, its id."""
+    bits = x.to(tl.int32, bitcast=True)
+    if PTX:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $4, 0; @p st.global.v2.b32 [$1], {$2, $3}; mov.b32 $0, 0; }",
+            "=r,l,r,r,r",
+            [pointers.to(tl.int64), bits, ids, mask.to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    else:
+        pair = (bits.to(tl.int64) & 0xFFFFFFFF) | (ids.to(tl.int64) << 32)
+        tl.store(pointers, pair, mask=mask)
 
 
 @triton.jit

@@ -14,6 +14,7 @@ from refsampler.backends.triton.device.numbers import (
     INF,
     LAST,
     LOG2E,
+    LOWEST,
     NINF,
     below,
     fixed,
@@ -28,6 +29,7 @@ from refsampler.backends.triton.device.rows import (
     load_logits,
     row_bits,
     row_temperature,
+    store_pairs,
     store_where,
 )
 from refsampler.backends.triton.device.search import draw_from_list, draw_level
@@ -86,8 +88,23 @@ def candidates(
 
 
 @triton.jit
+def _read_ahead(
+    logits, id_stride, picked, selected, each_run, first, V,
+    STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
+):  # fmt: skip
+    """Return the ids [G, RUNS, C] of the next G chunks of each run, and their logits."""
+    step, run, i = first + tl.arange(0, G), tl.arange(0, RUNS), tl.arange(0, C)
+    place = step[:, None] + run[None, :] * each_run
+    mine = (step[:, None] < each_run) & (place < selected)
+    chunk = tl.load(picked + place, mask=mine, other=0)
+    ids = chunk[:, :, None] * C + i[None, None, :]
+    x = load_logits(logits, ids, id_stride, mine[:, :, None] & (ids < V), STRIDED)
+    return chunk, x
+
+
+@triton.jit
 def _many_candidates(
-    logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+    logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
     STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
     LENGTH: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
@@ -97,14 +114,14 @@ def _many_candidates(
     """
     step, run, i = tl.arange(0, G), tl.arange(0, RUNS), tl.arange(0, C)
     each_run = (selected + RUNS - 1) // RUNS
-    n = tl.zeros((RUNS,), tl.int32)
+    bound = tl.maximum(bound, LOWEST)
+    n = run * LENGTH
+    chunk, x = _read_ahead(logits, id_stride, picked, selected, each_run, 0, V, STRIDED, C, G, RUNS)
     for first in range(0, each_run, G):
-        place = first + step[:, None] + run[None, :] * each_run
-        mine = ((first + step)[:, None] < each_run) & (place < selected)
-        chunk = tl.load(picked + place, mask=mine, other=0)
-        ids = chunk[:, :, None] * C + i[None, None, :]
-        x = load_logits(logits, ids, id_stride, mine[:, :, None] & (ids < V), STRIDED)
-        take = ((x >= bound) & (x > NINF)).to(tl.int32)
+        next_chunk, next_x = _read_ahead(
+            logits, id_stride, picked, selected, each_run, first + G, V, STRIDED, C, G, RUNS
+        )
+        take = (x >= bound).to(tl.int32)
         each = tl.sum(take, 2)
         before = tl.zeros_like(each) + n[None, :]
         for one in tl.static_range(G):
@@ -112,42 +129,46 @@ def _many_candidates(
             some = tl.sum(tl.where(step[:, None] == one, each, 0), 0)
             before += tl.where(step[:, None] > one, some[None, :], 0)
             n += some
-        at = before[:, :, None] + tl.cumsum(take, 2) - take
-        keep = (take > 0) & (at < LENGTH)
-        at += (run * LENGTH)[None, :, None]
-        store_where(run_x + at, x, keep, PTX)
-        store_where(run_i + at, ids, keep, PTX)
+        before = before[:, :, None]
+        at = before + tl.cumsum(take, 2) - take
+        room = before <= (run * LENGTH + LENGTH - C)[None, :, None]
+        ids = chunk[:, :, None] * C + i[None, None, :]
+        store_pairs(runs + at, x, ids, (take > 0) & room, PTX)
+        chunk, x = next_chunk, next_x
+    n -= run * LENGTH
     tl.debug_barrier()
     # By way of memory: the threads that counted are the wrong ones for what follows.
     tl.store(picked + run, n)
     tl.debug_barrier()
     n = tl.load(picked + run)
-    total = tl.where(tl.max(n, 0) <= LENGTH, tl.sum(n, 0), CAP + 1)
+    total = tl.where(tl.max(n, 0) <= LENGTH - C, tl.sum(n, 0), CAP + 1)
     ends, size = tl.cumsum(n, 0)[None, :], n[None, :]
     for first in range(0, tl.minimum(total, CAP), CAP // 4):
         place = first + tl.arange(0, CAP // 4)
         ended = (place[:, None] >= ends).to(tl.int32)
         at = tl.sum(ended, 1) * LENGTH + place - tl.sum(ended * size, 1)
         alive = place < tl.minimum(total, CAP)
-        tl.store(cand_x + place, tl.load(run_x + at, mask=alive), mask=alive)
-        tl.store(cand_i + place, tl.load(run_i + at, mask=alive), mask=alive)
+        pair = tl.load(runs + at, mask=alive)
+        value = (pair & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(cand_x + place, value, mask=alive)
+        tl.store(cand_i + place, (pair >> 32).to(tl.int32), mask=alive)
     return total
 
 
 @triton.jit
 def _listed(
-    logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+    logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
     STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
-    LENGTH: tl.constexpr, CAP: tl.constexpr,
+    LENGTH: tl.constexpr, CAP: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """Do it in the way that is quicker for so many chunks."""
-    if selected <= 2 * G:
+    if selected <= FEW:
         n = candidates(
             logits, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, PTX, C, G, CAP
         )
     else:
         n = _many_candidates(
-            logits, id_stride, picked, selected, bound, run_x, run_i, cand_x, cand_i, V,
+            logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
             STRIDED, PTX, C, G // RUNS, RUNS, LENGTH, CAP,
         )  # fmt: skip
     return n
@@ -194,8 +215,7 @@ def top_k_kernel(
     picked,
     cand_x,
     cand_i,
-    run_x,
-    run_i,
+    runs,
     todo,
     out,
     V,
@@ -211,6 +231,7 @@ def top_k_kernel(
     RUNS: tl.constexpr,
     LENGTH: tl.constexpr,
     CAP: tl.constexpr,
+    FEW: tl.constexpr,
     FAST: tl.constexpr,
     MOST: tl.constexpr,
     W: tl.constexpr,
@@ -257,8 +278,8 @@ def top_k_kernel(
             tl.store(cand_x, bound)
     else:
         n = _listed(
-            start, id_stride, picked, selected, bound, run_x + row * RUNS * LENGTH,
-            run_i + row * RUNS * LENGTH, cand_x, cand_i, V, STRIDED, PTX, C, G, RUNS, LENGTH, CAP,
+            start, id_stride, picked, selected, bound, runs + row * RUNS * LENGTH,
+            cand_x, cand_i, V, STRIDED, PTX, C, G, RUNS, LENGTH, CAP, FEW,
         )  # fmt: skip
         tl.debug_barrier()
         tl.store(todo + row, tl.where(n <= CAP, 0, WHOLE))

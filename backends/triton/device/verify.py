@@ -8,11 +8,11 @@ law, for the masses of max(p - q, 0): one uniform picks a chunk, which is reopen
 import triton
 import triton.language as tl
 
-from refsampler.backends.triton.device.edges import LOWEST
 from refsampler.backends.triton.device.numbers import (
     INF,
     LAST,
     LOG2E,
+    LOWEST,
     NINF,
     at_least,
     below,
