@@ -68,6 +68,9 @@ def smaller_cases(case: Case) -> Iterator[Case]:
     if case.steps:
         yield from _shorter_sessions(case)
         return
+    if any(one.drafts for one in case.requests):
+        yield from _fewer_parts(case)
+        return
     yield from _fewer_rows(case)
     if case.calls > 1:
         yield replace(case, calls=1)
@@ -93,6 +96,32 @@ def _shorter_sessions(case: Case) -> Iterator[Case]:
     for gone in (names[:half], names[half:], *([name] for name in names)):
         if 0 < len(gone) < len(names):
             yield _session(case, range(count), [name for name in names if name not in gone])
+
+
+def _fewer_parts(case: Case) -> Iterator[Case]:
+    """Leave out requests of a step with drafts, each with the rows of all its positions; then calls."""
+    parts: list[range] = []
+    while not parts or parts[-1].stop < len(case.requests):
+        start = parts[-1].stop if parts else 0
+        parts.append(range(start, start + len(case.requests[start].drafts) + 1))
+    for gone in range(len(parts)):
+        if len(parts) > 1:
+            yield _parts(case, parts, [at for at in range(len(parts)) if at != gone])
+    if case.calls > 1:
+        yield replace(case, calls=1)
+
+
+def _parts(case: Case, parts: Sequence[range], kept: Sequence[int]) -> Case:
+    """Return the step of some of its requests; a draft's law goes with it."""
+    rows = [row for at in kept for row in parts[at]]
+    recipe = replace(case.logits, rows=tuple(case.logits.rows[row] for row in rows))
+    drafts = case.drafts
+    if drafts is not None:
+        before = [sum(len(one) - 1 for one in parts[:at]) for at in range(len(parts))]
+        laws = [before[at] + place for at in kept for place in range(len(parts[at]) - 1)]
+        drafts = replace(drafts, rows=tuple(drafts.rows[law] for law in laws))
+    requests = tuple(case.requests[row] for row in rows)
+    return replace(case, logits=recipe, requests=requests, drafts=drafts)
 
 
 def _session(case: Case, numbers: range, names: Sequence[int]) -> Case:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -19,9 +20,13 @@ from refsampler.conformance.cli import main
 from refsampler.conformance.faults.registry import fault
 from refsampler.conformance.fuzz.asks import asks_of
 from refsampler.conformance.fuzz.compact import compacted
+from refsampler.conformance.fuzz.drafted import drafted
 from refsampler.conformance.fuzz.found import FoundBook
+from refsampler.conformance.fuzz.hunt import Hunted, hunt_one, markdown, read_matrix, share
 from refsampler.conformance.fuzz.law import LOG_THRESHOLD, LawEvidence, merged_log_e
+from refsampler.conformance.fuzz.lifecycles import lifecycle
 from refsampler.conformance.fuzz.loop import fuzz
+from refsampler.conformance.fuzz.oddities import ends, moded
 from refsampler.conformance.fuzz.sketch import MODES, Sketch, pairs_in, pairs_of
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.conformance.records import ReportWriter
@@ -206,3 +211,43 @@ def test_the_command_says_that_nothing_was_found(tmp_path, monkeypatch):
     assert ended.exit_code == 0, ended.output
     assert "nothing wrong was seen" in ended.output
     assert "generation" in ended.output
+
+
+def test_lifecycles_and_drafts_are_legal_and_the_same_again():
+    for seed in range(30):
+        for case in (lifecycle(seed, ASKS), drafted(seed, ASKS), moded(seed, ASKS), ends(seed)):
+            for request in case.requests:
+                request.verify(case.logits.vocab)
+            assert decode_case(encode_case(case)).id == case.id
+        assert lifecycle(seed, ASKS).id == lifecycle(seed, ASKS).id
+    moved = lifecycle(3, ASKS)
+    names = [name for step in moved.steps for name in step.ids]
+    assert len(names) == len(moved.requests)
+    assert len(set(names)) < len(names)
+
+
+@pytest.mark.parametrize("name", ["reference-engine", "native-verifier"])
+def test_right_lifecycles_and_drafts_show_nothing(name):
+    """Exact walks and supports; the flat rows of seeds are charged 3e-33."""
+    subject = OpenSubject(resolve(name), 6)
+    book, done = fuzzed(subject, 60)
+    assert not book.causes
+    assert not done.errors
+    assert len(done.by_channel) >= 3
+
+
+def test_the_hunt_finds_a_fault_of_sessions_and_counts_it():
+    found = hunt_one("B107", 60.0, 3)
+    assert found.clause == "batch.state"
+    assert found.named
+    page = markdown((found, Hunted(id="B001", kind="row-mixing")), {"seed": "3"})
+    assert share((found, Hunted(id="B001", kind="row-mixing"))) == 0.5
+    assert "| row-mixing | 1 | 2 |" in page
+    assert "**missed**" in page
+
+
+def test_what_is_hunted_is_what_exact_checks_catch():
+    matrix = Path(__file__).parents[1] / "reports" / "audit" / "quick.json"
+    names = read_matrix(matrix)
+    assert {"B114", "B107", "B093"} <= {*names}
+    assert not {"temperature-1", "tail-dropped"} & {*names}

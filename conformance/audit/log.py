@@ -10,7 +10,7 @@ import msgspec
 
 from refsampler.conformance.audit.one import FaultResult
 
-__all__ = ["AuditLog", "LogMismatchError", "Settings"]
+__all__ = ["AuditLog", "LogMismatchError", "Settings", "revision"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class AuditLog:
 
     def add(self, result: FaultResult) -> None:
         """Put a result on disk."""
-        result = msgspec.structs.replace(result, revision=_revision())
+        result = msgspec.structs.replace(result, revision=revision())
         self._results[result.id] = result
         if self._path is not None:
             with self._path.open("ab") as file:
@@ -91,7 +91,7 @@ class AuditLog:
 
 
 @cache
-def _revision() -> str:
+def revision() -> str:
     """Return the commit of this checkout, marked if it was edited; empty if this is none."""
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],  # noqa: S607 - the user's git

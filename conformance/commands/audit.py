@@ -17,6 +17,7 @@ from refsampler.conformance.audit.one import LIMIT_S, FaultResult, Found
 from refsampler.conformance.audit.pool import audit_faults
 from refsampler.conformance.commands.calibration import print_calibration
 from refsampler.conformance.commands.controls import print_controls
+from refsampler.conformance.commands.hunting import print_hunt
 from refsampler.conformance.commands.tables import echo_table
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.faults.registry import select
@@ -52,6 +53,16 @@ _CONTROL_RUNS: Final = 50
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), show_default="all cores")
 @click.option("--seed", "run_seed", type=click.IntRange(0, 2**31 - 1), help="Of the runs.")
 @click.option("--calibration", is_flag=True, help="Simulate whole runs of the evidence (minutes).")
+@click.option(
+    "--fuzz", is_flag=True, help="Let fuzzing alone hunt what exact checks catch (minutes)."
+)
+@click.option(
+    "--matrix",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("reports") / "audit" / "quick.json",
+    show_default=True,
+    help="With --fuzz: the audit that says what exact checks catch.",
+)
 @click.option("--controls", is_flag=True, help="Run the suite on right samplers (minutes a seed).")
 @click.option(
     "--runs",
@@ -65,7 +76,7 @@ _CONTROL_RUNS: Final = 50
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the tables; the default is reports/audit, or reports/evidence.",
 )
-def audit(
+def audit(  # noqa: C901 - one way for each flag
     *,
     kinds: tuple[str, ...],
     ids: tuple[str, ...],
@@ -76,6 +87,8 @@ def audit(
     workers: int,
     run_seed: int | None,
     calibration: bool,
+    fuzz: bool,
+    matrix: Path,
     controls: bool,
     runs: int | None,
     broken_runs: int,
@@ -93,8 +106,14 @@ def audit(
     With --calibration: how often the evidence reports a clause that is obeyed, or misses a broken
     one; exit 1 if a stated level is exceeded.
 
+    With --fuzz: what fuzzing finds of the faults that exact checks catch, --limit seconds each; exit 1
+    if it is less than 70 %.
+
     With --controls: every right sampler under --runs run seeds; exit 1 if anything is reported.
     """
+    if fuzz:
+        print_hunt(matrix, select(kinds, ids), limit_s, run_seed or 1, workers, out)
+        return
     if calibration:
         evidence = Path("reports") / "evidence" if out is None else out
         print_calibration(runs or _RUNS, broken_runs, evidence)

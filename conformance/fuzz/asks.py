@@ -63,7 +63,7 @@ class _Draft:
 
 def _top_k(draft: _Draft) -> None:
     live, vocab = len(draft.row.ids), draft.vocab
-    near = (1, 1, 2, max(1, live - 1), live, live + 1)
+    near = (1, 2, 2, max(1, live - 1), live, live + 1)
     far = (-1, 0, vocab - 1, vocab, vocab + 1, 2**31 - 1, 2**31 + 3)
     draft.fields["top_k"] = draft.rng.choice(near if draft.rng.random() < 0.7 else far)
 
@@ -115,10 +115,12 @@ def _history(draft: _Draft) -> None:
     """Ragged histories of live ids, at times with many repeats, or long."""
     rng = draft.rng
     kind = rng.random()
-    longest = 90 if kind < 0.08 else 6
-    draft.prompt = [draft.token() for _ in range(rng.randint(0, longest))]
-    draft.output = [draft.token() for _ in range(rng.randint(0, longest))]
-    if kind > 0.8:
+    draft.prompt = [draft.token() for _ in range(rng.randint(0, 6))]
+    draft.output = [draft.token() for _ in range(rng.randint(0, 6))]
+    if kind < 0.15:
+        # what came first is long ago: windows lose it
+        draft.output = [draft.row.ids[0], *[draft.token()] * rng.choice((24, 70))]
+    elif kind > 0.8:
         draft.output += [draft.token()] * rng.randint(1, 4)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
-from typing import Final
 
 import numpy as np
 from hypothesis import Phase
@@ -25,9 +23,6 @@ from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.subject import derived_seed
 
 __all__ = ["Progress", "fuzz"]
-
-_CHUNK: Final = 64
-"""Examples of one run of Hypothesis; the first of each is its simplest, which is not asked again."""
 
 
 @dataclass(slots=True)
@@ -82,16 +77,18 @@ def fuzz(
     """
     run = _Run(subject, run_seed, book, stop, tell, law)
     channels = channels_of(subject.capabilities)
-    rng = Random(run_seed)
-    weights = [one.share for one, _ in channels]
+    drawn = [0] * len(channels)
     number = 0
     while not stop(run.progress):
-        channel, strategy = channels[0] if number == 0 else rng.choices(channels, weights)[0]
+        # the one that is furthest behind its share; the same seed asks the same in the same order
+        at = min(range(len(channels)), key=lambda one: drawn[one] / channels[one][0].share)
+        channel, strategy = channels[at]
+        drawn[at] += channel.chunk
         run.channel = channel
         seed = derived_seed(run_seed, channel.name, number)
         # a body that raises would make Hypothesis look for a smaller example, its own way
         run.waiting = time.monotonic()
-        run_examples(strategy, run.take, seed, _CHUNK, (Phase.generate,))
+        run_examples(strategy, run.take, seed, channel.chunk, (Phase.generate,))
         run.progress.generating += time.monotonic() - run.waiting
         number += 1
     if law is not None:

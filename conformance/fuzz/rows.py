@@ -81,7 +81,7 @@ def _clear(rng: Random, vocab: int) -> LiveRow:
 
 def _few(rng: Random, vocab: int) -> LiveRow:
     """Two to four finite ids of like probability: each has to come in a batch of copies."""
-    ids = _some(rng, vocab, rng.choice((2, 2, 3, 3, 4)))
+    ids = _some(rng, vocab, rng.choice((2, 3, 3, 4, 4)))
     values = tuple(rng.randrange(0, 10) / 16 for _ in ids)
     return _named(ids, values, -math.inf, lone=True)
 

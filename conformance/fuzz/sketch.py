@@ -36,9 +36,10 @@ HEATS: Final = ("greedy", "cold", "temperature")
 """Features of a request that are its temperature's."""
 
 _PEAKED: Final = ("clear", "clear", "clear", "padded", "near", "huge", "lattice")
+_COPIED: Final = ("few", "few", "few", "few", "plateau", "ties")
 _SPREAD: Final = ("few", "few", "plateau", "ties", "flat", "lattice", "zipf")
 _FILTERS: Final = ("top-k", "top-p", "min-p")
-_FILTERED: Final = 0.3
+_FILTERED: Final = 0.4
 """Chance of each filter on rows of which it can be seen what they kept."""
 _EXTRA: Final = 0.12
 """Chance of each further thing that a row asks."""
@@ -93,7 +94,7 @@ class Sketch:
 
     def _copies(self, rng: Random) -> list[tuple[RowRecipe, Request]]:
         """Return equal rows, at times with others in front and behind."""
-        row = live_row(self._danger(rng, lawless=False), rng, self.vocab)
+        row = live_row(rng.choice(_COPIED), rng, self.vocab)
         noise = {one for one in self.pair if one not in ("seed", "logprobs", "listed")}
         noise |= {one for one in _FILTERS if rng.random() < _FILTERED}
         heat = "temperature" if "temperature" in self.pair else "warm"
@@ -111,7 +112,7 @@ class Sketch:
         if rng.random() < 0.2:
             return rng.choice(tuple(DANGERS))
         peaked = self.mode in ("cold", "greedy", "lawless")
-        spread = self.mode in ("copies", "seeded")
+        spread = self.mode == "seeded"
         return rng.choice(_PEAKED if peaked or (not spread and rng.random() < 0.5) else _SPREAD)
 
     def _asked(self, rng: Random, row: LiveRow, chosen: Collection[str]) -> Request:
