@@ -26,6 +26,7 @@ _COMMANDS = {
     "report": "report",
     "compare": "compare",
     "schema": "schema",
+    "new-backend": "new_backend",
     "power": "power",
     "audit": "audit",
 }
