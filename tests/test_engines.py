@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from refsampler.backends.engines.environments import ENVIRONMENTS
 from refsampler.backends.engines.pytorch import MultinomialKernel
 from refsampler.backends.engines.rows import RowSession, refuse
 from refsampler.backends.engines.stubs import load_file, stub
-from refsampler.backends.protocol import Session
+from refsampler.backends.protocol import Kernel, Session
 from refsampler.backends.registry import BUILT_IN, BackendBroken, resolve
 from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import all_checks
@@ -106,5 +107,16 @@ def test_multinomial_filters_and_draws_right():
     subject = OpenSubject(MultinomialKernel(), 11)
     for check in all_checks():
         if check.name in ("top-k-rows", "top-p-rows", "seeds-again"):
+            for case in check.cases(subject.capabilities, 11):
+                assert judge_case(subject, check, case).findings == ()
+
+
+def test_the_numpy_kernel_of_the_documentation_is_right():
+    text = (ROOT / "docs/array-kernels.md").read_text("utf-8")
+    names: dict[str, object] = {}
+    exec(text.partition("```python\n")[2].partition("```")[0], names)  # noqa: S102 - our own page
+    subject = OpenSubject(cast("Kernel", names["backend"]), 11)
+    for check in all_checks():
+        if check.name in ("top-k-rows", "top-p-rows"):
             for case in check.cases(subject.capabilities, 11):
                 assert judge_case(subject, check, case).findings == ()
