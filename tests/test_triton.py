@@ -151,13 +151,13 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         top_chunk=4,
         top_rows=8,
         reopened=(4, 2),
-        runs=(2, 128),
         candidates=256,
         ranked=64,
         lanes=4,
         above_tile=(8, 2),
         level_tile=(2, 32),
         rounds_tile=(4, 8),
+        rounds_beside=(8, 2),
         rest_block=512,
     )
     if ON_GPU:
@@ -168,6 +168,7 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
             above_tile=(4, 8),
             level_tile=(8, 256),
             rounds_tile=(4, 4),
+            rounds_beside=(2, 8),
             rest_block=2048,
             rest_warps=4,
         )

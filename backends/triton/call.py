@@ -87,8 +87,6 @@ class Workspace:
         self.picked = array(max(sizes.top_chunks, sizes.level_parts), whole, wanted=count)
         self.cand_x = array(sizes.lists, real, wanted=count)
         self.cand_i = array(sizes.lists, whole, wanted=count)
-        runs = sizes.runs * sizes.run_length
-        self.runs = array(runs, long, wanted=count)
         self.block_mass = array(sizes.blocks, long, wanted=count or alone)
         self.proposed = array(4, whole, wanted=alone)
         self.turn = array(4, whole, wanted=alone)
@@ -244,7 +242,6 @@ class Call:
             work.picked,
             work.cand_x,
             work.cand_i,
-            work.runs,
             work.todo,
             self._out,
             self._vocab,
@@ -256,10 +253,7 @@ class Call:
             CHUNKS=padded(sizes.top_chunks, g.least_top_chunks),
             C=g.top_chunk,
             G=g.reopened[self._many],
-            RUNS=sizes.runs,
-            LENGTH=sizes.run_length,
             CAP=g.candidates,
-            FEW=g.few_chunks[self._many],
             FAST=g.ranked,
             MOST=g.most_chunks,
             W=width,
@@ -325,7 +319,7 @@ class Call:
     def _rest(self, *, settle: bool) -> None:
         """Draw what is left; `settle` if proposals were made."""
         g, work, batch, sizes = self._g, self._work, self._batch, self._sizes
-        deep, width = g.rounds_tile
+        deep, width = g.rounds_tile if settle else g.rounds_beside
         self._run(
             rest_kernel,
             self._rows,

@@ -23,8 +23,6 @@ class Geometry:
         top_chunk: ids of a chunk of which only the maximum is kept.
         top_rows: chunks that one program of the scan for maxima reads.
         reopened: chunks that top-k reopens at a time, in small and in large batches.
-        few_chunks: up to how many are reopened in order, in small and in large batches.
-        runs: runs that many chunks are reopened in, and how many candidates of one are listed.
         most_chunks: chunks beyond which top-k reopens none.
         candidates: longest list that top-k writes; at most 2^20.
         ranked: longest list that is ranked by comparing all pairs.
@@ -32,6 +30,7 @@ class Geometry:
         rounds: rounds of four proposals before the row is searched.
         rounds_tile: pieces of `lanes` ids in a row that a warp reads for later rounds, and how many
             warps read; whole chunks.
+        rounds_beside: the same beside rows with top-k.
         rest_block: ids that a program of the last kernel reads at a time.
         rest_warps: warps of such a program.
         opened: chunks that the search for the edge of a target reopens at a time.
@@ -52,14 +51,13 @@ class Geometry:
     top_chunk: int = 64
     top_rows: int = 64
     reopened: tuple[int, int] = (64, 32)
-    few_chunks: tuple[int, int] = (1024, 64)
-    runs: tuple[int, int] = (8, 1024)
     most_chunks: int = 1024
     candidates: int = 2048
     ranked: int = 256
     level_tile: tuple[int, int] = (4, 1024)
     rounds: int = 8
-    rounds_tile: tuple[int, int] = (4, 8)
+    rounds_tile: tuple[int, int] = (8, 8)
+    rounds_beside: tuple[int, int] = (4, 8)
     rest_block: int = 4096
     rest_warps: int = 8
     opened: int = 8
@@ -84,13 +82,12 @@ INTERPRETED = Geometry(
     top_chunk=8,
     top_rows=16,
     reopened=(8, 4),
-    few_chunks=(16, 8),
-    runs=(2, 64),
     most_chunks=24,
     candidates=128,
     ranked=16,
     level_tile=(4, 64),
-    rounds_tile=(2, 8),
+    rounds_tile=(4, 8),
+    rounds_beside=(2, 8),
     rest_block=256,
     opened=4,
     least_chunks=16,
@@ -110,7 +107,6 @@ class Sizes:
         above_blocks, parts: tiles of read two a row, and parts of a row.
         level_parts, blocks: parts of a plateau and tiles of the last kernel, padded.
         lists: candidates of a row.
-        runs, run_length: lists of a row from which those are put together, and how long each is.
 
     """
 
@@ -121,8 +117,6 @@ class Sizes:
     level_parts: int
     blocks: int
     lists: int
-    runs: int
-    run_length: int
 
 
 def sizes_of(geometry: Geometry, vocab: int) -> Sizes:
@@ -146,8 +140,6 @@ def sizes_of(geometry: Geometry, vocab: int) -> Sizes:
         level_parts=padded(-(-vocab // g.level_tile[1]), g.level_tile[0] * g.least_blocks),
         blocks=padded(-(-vocab // g.rest_block), g.least_blocks),
         lists=min(g.candidates, up(vocab, 16)),
-        runs=g.runs[0],
-        run_length=g.runs[1],
     )
 
 

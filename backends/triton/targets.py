@@ -128,7 +128,6 @@ _POINTERS = {
     "picked": "*i32",
     "cand_x": "*fp32",
     "cand_i": "*i32",
-    "runs": "*i64",
     "todo": "*i32",
     "out": "*i32",
     "proposed": "*i32",
@@ -172,9 +171,6 @@ def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
             "CHUNKS": padded(sizes.top_chunks, g.least_top_chunks),
             "C": g.top_chunk,
             "G": g.reopened[1],
-            "RUNS": g.runs[0],
-            "LENGTH": g.runs[1],
-            "FEW": g.few_chunks[1],
             "FAST": g.ranked,
             "MOST": g.most_chunks,
             "PARTS": sizes.level_parts,
@@ -185,11 +181,12 @@ def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
         yield _variant(name, draw_kernel, {**chunks, "N": count})
     above = {**_tile(g.above_tile), **lanes, "C": g.mass_chunk}
     yield _variant("above", above_kernel, above)
-    rest = {**chunks, **_tile(g.rounds_tile), **lanes, "R": g.mass_rows, "ROUNDS": g.rounds}
+    rest = {**chunks, **lanes, "R": g.mass_rows, "ROUNDS": g.rounds}
     rest |= {"PARTS": padded(sizes.parts, g.least_blocks * g.above_tile[1])}
     rest |= {"BLOCK": g.rest_block, "BLOCKS": sizes.blocks}
-    yield _variant("rest, top-k", rest_kernel, {**rest, "SETTLE": False}, g.rest_warps)
-    yield _variant("rest, top-p", rest_kernel, {**rest, "SETTLE": True}, g.rest_warps)
+    beside, alone = _tile(g.rounds_beside), _tile(g.rounds_tile)
+    yield _variant("rest, top-k", rest_kernel, {**rest, **beside, "SETTLE": False}, g.rest_warps)
+    yield _variant("rest, top-p", rest_kernel, {**rest, **alone, "SETTLE": True}, g.rest_warps)
     yield _variant("drafts, scan", draft_scan_kernel, {**masses, **lanes})
     edges = {**chunks, "G": g.opened, "CAP": g.candidates, "BLOCK": g.rest_block}
     yield _variant("drafts, edges", edge_kernel, edges, g.rest_warps)

@@ -12,8 +12,7 @@ __all__ = [
     "load_parts",
     "row_bits",
     "row_temperature",
-    "store_pairs",
-    "store_where",
+    "store_both",
 ]
 
 _GREEDY_BELOW = tl.constexpr(1e-5)
@@ -67,41 +66,31 @@ def _load(start, first, ids, length, id_stride, V, STRIDED: tl.constexpr):
 
 
 @triton.jit
-def store_where(pointers, values, mask, PTX: tl.constexpr):
-    """Store values of 32 bits at scattered places where `mask`.
+def store_both(xs, x, ids_at, ids, mask, PTX: tl.constexpr):
+    """Store float32 and int32 values at scattered places where `mask`.
 
     The compiler would first move them, the mask and the pointers to threads in order of the places,
-    as if those were neighbours: four trips through shared memory.  With PTX they stay where they are.
+    as if those were neighbours: trips through shared memory.  With PTX they stay where they are.
     """
     if PTX:
         tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b32 [$1], $2; mov.b32 $0, 0; }",
-            "=r,l,r,r",
-            [pointers.to(tl.int64), values.to(tl.int32, bitcast=True), mask.to(tl.int32)],
+            "{ .reg .pred p; setp.ne.b32 p, $5, 0; @p st.global.b32 [$1], $2;"
+            " @p st.global.b32 [$3], $4; mov.b32 $0, 0; }",
+            "=r,l,r,l,r,r",
+            [
+                xs.to(tl.int64),
+                x.to(tl.int32, bitcast=True),
+                ids_at.to(tl.int64),
+                ids,
+                mask.to(tl.int32),
+            ],
             dtype=tl.int32,
             is_pure=False,
             pack=1,
         )
     else:
-        tl.store(pointers, values, mask=mask)
-
-
-@triton.jit
-def store_pairs(pointers, x, ids, mask, PTX: tl.constexpr):
-    """Likewise for an int64 of a logit's bits and, above them, its id."""
-    bits = x.to(tl.int32, bitcast=True)
-    if PTX:
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $4, 0; @p st.global.v2.b32 [$1], {$2, $3}; mov.b32 $0, 0; }",
-            "=r,l,r,r,r",
-            [pointers.to(tl.int64), bits, ids, mask.to(tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-    else:
-        pair = (bits.to(tl.int64) & 0xFFFFFFFF) | (ids.to(tl.int64) << 32)
-        tl.store(pointers, pair, mask=mask)
+        tl.store(xs, x, mask=mask)
+        tl.store(ids_at, ids, mask=mask)
 
 
 @triton.jit

@@ -29,8 +29,7 @@ from refsampler.backends.triton.device.rows import (
     load_logits,
     row_bits,
     row_temperature,
-    store_pairs,
-    store_where,
+    store_both,
 )
 from refsampler.backends.triton.device.search import draw_from_list, draw_level
 
@@ -62,115 +61,41 @@ def _bound_by_min_p(top, t, least):
 
 
 @triton.jit
+def _reopened(
+    logits, id_stride, picked, selected, first, V,
+    STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr,
+):  # fmt: skip
+    """Return [G] and the logits [G, C] of the picked chunks from number `first` on."""
+    place = first + tl.arange(0, G)
+    chunk = tl.load(picked + place, mask=place < selected, other=0)
+    ids = chunk[:, None] * C + tl.arange(0, C)[None, :]
+    alive = (place < selected)[:, None] & (ids < V)
+    return chunk, load_logits(logits, ids, id_stride, alive, STRIDED)
+
+
+@triton.jit
 def candidates(
     logits, id_stride, picked, selected, bound, cand_x, cand_i, V,
     STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """Copy what reaches the bound from the picked chunks, in index order; return how many.
 
-    From CAP on they are only counted.
+    From CAP on they are only counted.  The next chunks are read ahead.
     """
-    n = tl.zeros((), tl.int32)
-    for first in range(0, selected, G):
-        place = first + tl.arange(0, G)
-        chunk = tl.load(picked + place, mask=place < selected, other=0)
-        ids = chunk[:, None] * C + tl.arange(0, C)[None, :]
-        alive = (place < selected)[:, None] & (ids < V)
-        x = load_logits(logits, ids, id_stride, alive, STRIDED)
-        take = ((x >= bound) & (x > NINF)).to(tl.int32)
-        each = tl.sum(take, 1)
-        at = n + (tl.cumsum(each, 0) - each)[:, None] + tl.cumsum(take, 1) - take
-        keep = (take > 0) & (at < CAP)
-        store_where(cand_x + at, x, keep, PTX)
-        store_where(cand_i + at, ids, keep, PTX)
-        n += tl.sum(each, 0)
-    return n
-
-
-@triton.jit
-def _read_ahead(
-    logits, id_stride, picked, selected, each_run, first, V,
-    STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
-):  # fmt: skip
-    """Return the ids [G, RUNS, C] of the next G chunks of each run, and their logits."""
-    step, run, i = first + tl.arange(0, G), tl.arange(0, RUNS), tl.arange(0, C)
-    place = step[:, None] + run[None, :] * each_run
-    mine = (step[:, None] < each_run) & (place < selected)
-    chunk = tl.load(picked + place, mask=mine, other=0)
-    ids = chunk[:, :, None] * C + i[None, None, :]
-    x = load_logits(logits, ids, id_stride, mine[:, :, None] & (ids < V), STRIDED)
-    return chunk, x
-
-
-@triton.jit
-def _many_candidates(
-    logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
-    STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
-    LENGTH: tl.constexpr, CAP: tl.constexpr,
-):  # fmt: skip
-    """Do the same for many chunks: RUNS runs of them, each inside one warp, which waits for no other.
-
-    Each run has a list of LENGTH, and these are put together.  CAP + 1 is returned if one is too short.
-    """
-    step, run, i = tl.arange(0, G), tl.arange(0, RUNS), tl.arange(0, C)
-    each_run = (selected + RUNS - 1) // RUNS
+    n, i = tl.zeros((), tl.int32), tl.arange(0, C)
     bound = tl.maximum(bound, LOWEST)
-    n = run * LENGTH
-    chunk, x = _read_ahead(logits, id_stride, picked, selected, each_run, 0, V, STRIDED, C, G, RUNS)
-    for first in range(0, each_run, G):
-        next_chunk, next_x = _read_ahead(
-            logits, id_stride, picked, selected, each_run, first + G, V, STRIDED, C, G, RUNS
+    chunk, x = _reopened(logits, id_stride, picked, selected, 0, V, STRIDED, C, G)
+    for first in range(0, selected, G):
+        next_chunk, next_x = _reopened(
+            logits, id_stride, picked, selected, first + G, V, STRIDED, C, G
         )
         take = (x >= bound).to(tl.int32)
-        each = tl.sum(take, 2)
-        before = tl.zeros_like(each) + n[None, :]
-        for one in tl.static_range(G):
-            # prefix sums inside a thread: the compiler's own go through shared memory
-            some = tl.sum(tl.where(step[:, None] == one, each, 0), 0)
-            before += tl.where(step[:, None] > one, some[None, :], 0)
-            n += some
-        before = before[:, :, None]
-        at = before + tl.cumsum(take, 2) - take
-        room = before <= (run * LENGTH + LENGTH - C)[None, :, None]
-        ids = chunk[:, :, None] * C + i[None, None, :]
-        store_pairs(runs + at, x, ids, (take > 0) & room, PTX)
+        each = tl.sum(take, 1)
+        at = n + (tl.cumsum(each, 0) - each)[:, None] + tl.cumsum(take, 1) - take
+        ids = chunk[:, None] * C + i[None, :]
+        store_both(cand_x + at, x, cand_i + at, ids, (take > 0) & (at < CAP), PTX)
+        n += tl.sum(each, 0)
         chunk, x = next_chunk, next_x
-    n -= run * LENGTH
-    tl.debug_barrier()
-    # By way of memory: the threads that counted are the wrong ones for what follows.
-    tl.store(picked + run, n)
-    tl.debug_barrier()
-    n = tl.load(picked + run)
-    total = tl.where(tl.max(n, 0) <= LENGTH - C, tl.sum(n, 0), CAP + 1)
-    ends, size = tl.cumsum(n, 0)[None, :], n[None, :]
-    for first in range(0, tl.minimum(total, CAP), CAP // 4):
-        place = first + tl.arange(0, CAP // 4)
-        ended = (place[:, None] >= ends).to(tl.int32)
-        at = tl.sum(ended, 1) * LENGTH + place - tl.sum(ended * size, 1)
-        alive = place < tl.minimum(total, CAP)
-        pair = tl.load(runs + at, mask=alive)
-        value = (pair & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
-        tl.store(cand_x + place, value, mask=alive)
-        tl.store(cand_i + place, (pair >> 32).to(tl.int32), mask=alive)
-    return total
-
-
-@triton.jit
-def _listed(
-    logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
-    STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, RUNS: tl.constexpr,
-    LENGTH: tl.constexpr, CAP: tl.constexpr, FEW: tl.constexpr,
-):  # fmt: skip
-    """Do it in the way that is quicker for so many chunks."""
-    if selected <= FEW:
-        n = candidates(
-            logits, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, PTX, C, G, CAP
-        )
-    else:
-        n = _many_candidates(
-            logits, id_stride, picked, selected, bound, runs, cand_x, cand_i, V,
-            STRIDED, PTX, C, G // RUNS, RUNS, LENGTH, CAP,
-        )  # fmt: skip
     return n
 
 
@@ -215,7 +140,6 @@ def top_k_kernel(
     picked,
     cand_x,
     cand_i,
-    runs,
     todo,
     out,
     V,
@@ -228,10 +152,7 @@ def top_k_kernel(
     CHUNKS: tl.constexpr,
     C: tl.constexpr,
     G: tl.constexpr,
-    RUNS: tl.constexpr,
-    LENGTH: tl.constexpr,
     CAP: tl.constexpr,
-    FEW: tl.constexpr,
     FAST: tl.constexpr,
     MOST: tl.constexpr,
     W: tl.constexpr,
@@ -277,10 +198,9 @@ def top_k_kernel(
             tl.store(todo + row, WHOLE)
             tl.store(cand_x, bound)
     else:
-        n = _listed(
-            start, id_stride, picked, selected, bound, runs + row * RUNS * LENGTH,
-            cand_x, cand_i, V, STRIDED, PTX, C, G, RUNS, LENGTH, CAP, FEW,
-        )  # fmt: skip
+        n = candidates(
+            start, id_stride, picked, selected, bound, cand_x, cand_i, V, STRIDED, PTX, C, G, CAP
+        )
         tl.debug_barrier()
         tl.store(todo + row, tl.where(n <= CAP, 0, WHOLE))
         if n == 0:
