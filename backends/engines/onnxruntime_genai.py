@@ -2,8 +2,8 @@
 
 Level 1, min-p apart, which the engine does not have: temperature, top-k, top-p and the draw.  Rows of
 equal parameters share a generator of at most 32; every call makes new ones, seeded by torch's default
-generator, since a generator appends what it draws.  So requests have no seeds of their own here.  The
-decoder has one id more than the vocabulary, an end that is never drawn: else a row would be done.
+generator, since a generator appends what it draws.  So requests have no seeds of their own here, and
+the id of the end, which must be one of the vocabulary, is drawn like any other.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OnnxruntimeGenaiKernel:
             top_p = 1.0 if rows.top_p is None else float(rows.top_p[place])
             groups.setdefault((temperature, top_k, top_p), []).append(place)
         ids = torch.empty(count, dtype=torch.int64)
-        values = torch.cat([logits, torch.full((count, 1), -torch.inf)], dim=1).numpy()
+        values = logits.numpy()
         for knobs, places in groups.items():
             for start in range(0, len(places), _MOST_ROWS):
                 some = places[start : start + _MOST_ROWS]
@@ -108,7 +108,7 @@ class OnnxruntimeGenaiKernel:
         return self._models[width]
 
     def _check(self) -> None:
-        values = np.array([[0, 3, 9, 1, -np.inf]], np.float32)
+        values = np.array([[0, 3, 9, 1]], np.float32)
         given = [
             int(self._step(values, *knobs)[0]) for knobs in ((0, 0, 1), (1, 1, 1), (1, 0, 0.5))
         ]

@@ -11,6 +11,7 @@ DECLARED = {"name": "hostile", "version": "1", "level": 3, "credit": 2}
 HEADER = b'{"sampled_token_ids":{"dtype":"I32","shape":[1,1],"data_offsets":[0,4]}}'
 GOOD = len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)
 HUGE = b'{"sampled_token_ids":{"dtype":"I32","shape":[1,99999999],"data_offsets":[0,399999996]}}'
+LARGE = b'{"sampled_token_ids":{"dtype":"I32","shape":[1048576,1],"data_offsets":[0,4194304]}}'
 STRANGE = b'{"code":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
 PICKLE = b"cos\nsystem\n(S'touch executed'\ntR."
 
@@ -41,7 +42,7 @@ FILES = {
     "huge-shape": len(HUGE).to_bytes(8, "little") + HUGE + bytes(4),
     "strange": len(STRANGE).to_bytes(8, "little") + STRANGE + bytes(4),
     "pickled": PICKLE,
-    "large": bytes(2**22),
+    "large": len(LARGE).to_bytes(8, "little") + LARGE + bytes(2**22),
 }
 
 
@@ -76,9 +77,15 @@ def leaves():
     sys.exit(3)
 
 
+def link(output):
+    elsewhere = output.with_name("elsewhere")
+    elsewhere.write_bytes(GOOD)
+    output.symlink_to(elsewhere)
+
+
 ACTS = {one.__name__: one for one in (twice, flood, trickle, silent, dies, leaves)}
 PUTS = {
-    "link": lambda output: output.symlink_to("/etc/hostname"),
+    "link": link,
     "pipe": os.mkfifo,
     "folder": os.mkdir,
     "good": lambda output: output.write_bytes(GOOD),
@@ -87,6 +94,8 @@ PUTS = {
 
 
 def sample(mode, call, output):
+    if mode in (*LINES, *ACTS):
+        output.write_bytes(GOOD)  # only the reply is wrong
     if mode in LINES:
         say(LINES[mode])
     elif mode in ACTS:
