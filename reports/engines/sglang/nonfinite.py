@@ -31,7 +31,15 @@ class Mocks(MetaPathFinder, Loader):
 
 sys.meta_path.insert(0, Mocks())
 common = import_module("sglang.srt.utils.common")
-for name in ("is_cuda", "is_hip", "is_musa", "is_npu", "is_xpu", "get_bool_env_var", "is_gfx1250_supported"):
+for name in (
+    "is_cuda",
+    "is_hip",
+    "is_musa",
+    "is_npu",
+    "is_xpu",
+    "get_bool_env_var",
+    "is_gfx1250_supported",
+):
     getattr(common, name).return_value = False
 import_module("sglang.srt.environ").envs.SGLANG_OPT_USE_GUMBEL_SAMPLE.get.return_value = False
 spec = importlib.util.spec_from_file_location("sampler", f"{folder}/srt/layers/sampler.py")
