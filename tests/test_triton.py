@@ -150,7 +150,7 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         mass_rows=4,
         top_chunk=4,
         top_rows=8,
-        reopened=(4, 2),
+        reopened=4,
         candidates=256,
         ranked=64,
         lanes=4,
@@ -164,7 +164,7 @@ def test_ids_do_not_depend_on_the_size_of_blocks():
         other = Geometry(
             top_chunk=32,
             top_rows=128,
-            reopened=(16, 16),
+            reopened=16,
             above_tile=(4, 8),
             level_tile=(8, 256),
             rounds_tile=(4, 4),

@@ -252,7 +252,7 @@ class Call:
             SCALE=self._scaled["SCALE"],
             CHUNKS=padded(sizes.top_chunks, g.least_top_chunks),
             C=g.top_chunk,
-            G=g.reopened[self._many],
+            G=g.reopened,
             CAP=g.candidates,
             FAST=g.ranked,
             MOST=g.most_chunks,

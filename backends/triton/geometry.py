@@ -22,7 +22,7 @@ class Geometry:
         above_tile: of a program of read two: how often each warp reads, and how many read.
         top_chunk: ids of a chunk of which only the maximum is kept.
         top_rows: chunks that one program of the scan for maxima reads.
-        reopened: chunks that top-k reopens at a time, in small and in large batches.
+        reopened: chunks that top-k reopens at a time.
         most_chunks: chunks beyond which top-k reopens none.
         candidates: longest list that top-k writes; at most 2^20.
         ranked: longest list that is ranked by comparing all pairs.
@@ -50,7 +50,7 @@ class Geometry:
     above_tile: tuple[int, int] = (8, 4)
     top_chunk: int = 64
     top_rows: int = 64
-    reopened: tuple[int, int] = (64, 32)
+    reopened: int = 64
     most_chunks: int = 1024
     candidates: int = 2048
     ranked: int = 256
@@ -81,7 +81,7 @@ INTERPRETED = Geometry(
     above_tile=(4, 4),
     top_chunk=8,
     top_rows=16,
-    reopened=(8, 4),
+    reopened=8,
     most_chunks=24,
     candidates=128,
     ranked=16,

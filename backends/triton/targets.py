@@ -170,7 +170,7 @@ def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
             "CAP": g.candidates,
             "CHUNKS": padded(sizes.top_chunks, g.least_top_chunks),
             "C": g.top_chunk,
-            "G": g.reopened[1],
+            "G": g.reopened,
             "FAST": g.ranked,
             "MOST": g.most_chunks,
             "PARTS": sizes.level_parts,

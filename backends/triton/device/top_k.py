@@ -61,41 +61,27 @@ def _bound_by_min_p(top, t, least):
 
 
 @triton.jit
-def _reopened(
-    logits, id_stride, picked, selected, first, V,
-    STRIDED: tl.constexpr, C: tl.constexpr, G: tl.constexpr,
-):  # fmt: skip
-    """Return [G] and the logits [G, C] of the picked chunks from number `first` on."""
-    place = first + tl.arange(0, G)
-    chunk = tl.load(picked + place, mask=place < selected, other=0)
-    ids = chunk[:, None] * C + tl.arange(0, C)[None, :]
-    alive = (place < selected)[:, None] & (ids < V)
-    return chunk, load_logits(logits, ids, id_stride, alive, STRIDED)
-
-
-@triton.jit
 def candidates(
     logits, id_stride, picked, selected, bound, cand_x, cand_i, V,
     STRIDED: tl.constexpr, PTX: tl.constexpr, C: tl.constexpr, G: tl.constexpr, CAP: tl.constexpr,
 ):  # fmt: skip
     """Copy what reaches the bound from the picked chunks, in index order; return how many.
 
-    From CAP on they are only counted.  The next chunks are read ahead.
+    From CAP on they are only counted.
     """
-    n, i = tl.zeros((), tl.int32), tl.arange(0, C)
+    n = tl.zeros((), tl.int32)
     bound = tl.maximum(bound, LOWEST)
-    chunk, x = _reopened(logits, id_stride, picked, selected, 0, V, STRIDED, C, G)
     for first in range(0, selected, G):
-        next_chunk, next_x = _reopened(
-            logits, id_stride, picked, selected, first + G, V, STRIDED, C, G
-        )
+        place = first + tl.arange(0, G)
+        chunk = tl.load(picked + place, mask=place < selected, other=0)
+        ids = chunk[:, None] * C + tl.arange(0, C)[None, :]
+        alive = (place < selected)[:, None] & (ids < V)
+        x = load_logits(logits, ids, id_stride, alive, STRIDED)
         take = (x >= bound).to(tl.int32)
         each = tl.sum(take, 1)
         at = n + (tl.cumsum(each, 0) - each)[:, None] + tl.cumsum(take, 1) - take
-        ids = chunk[:, None] * C + i[None, :]
         store_both(cand_x + at, x, cand_i + at, ids, (take > 0) & (at < CAP), PTX)
         n += tl.sum(each, 0)
-        chunk, x = next_chunk, next_x
     return n
 
 
