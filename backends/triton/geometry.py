@@ -70,9 +70,9 @@ class Geometry:
 TUNED = Geometry()
 """Measured on an H200 at V = 128256."""
 
-WAVES_OF_32 = replace(TUNED, rest_warps=16)
-"""For AMD's GPUs whose waves have 32 lanes: as many threads as TUNED has in waves of 64, so that the
-last kernel keeps to its registers.  Compiled, not run."""
+WAVES_OF_32 = replace(TUNED, rest_warps=16, reopened=32)
+"""For AMD's GPUs whose waves have 32 lanes: so many threads, or so little at a time, that a kernel keeps
+to its registers.  Compiled, not run."""
 
 INTERPRETED = Geometry(
     mass_chunk=16,
