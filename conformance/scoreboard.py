@@ -73,7 +73,7 @@ def scoreboard(entries: Mapping[str, Entry]) -> str:
         "",
         "A cell counts the clauses of a group that the engine is answerable for: passed / judged, with the number",
         "of failures in brackets. `-` is a group that does not apply: inherited from the reference around a",
-        "kernel, not declared, or not run. Each name leads to the verdicts.",
+        "kernel, not declared, not asked or not run. Each name leads to the verdicts.",
         "",
         _row(["engine", "version", "date", *groups]),
         _row(["---"] * (3 + len(groups))),
@@ -94,8 +94,9 @@ def verdict_page(entry: Entry) -> str:
     header = entry.header
     levels = {str(clause.id): str(clause.level) for clause in load().clauses}
     budget = "" if header.time_budget is None else f", time budget {header.time_budget:g} s"
+    asked = "all clauses" if header.clauses == "*" else f"clauses `{header.clauses}`"
     how = (
-        f"Profile {header.profile}{budget}, run seed {header.run_seed}, {header.started[:10]}, "
+        f"Profile {header.profile}, {asked}{budget}, run seed {header.run_seed}, {header.started[:10]}, "
         f"Python {header.python}, {header.machine}, contract {header.contract}; "
         f"{entry.footer.draws:,} draws in {entry.footer.seconds:.0f} s."
     )
