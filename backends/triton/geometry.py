@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["INTERPRETED", "TUNED", "WAVES_OF_32", "Geometry", "Sizes", "padded", "sizes_of", "up"]
+__all__ = [
+    "INTERPRETED",
+    "TUNED",
+    "WAVES_OF_32",
+    "WAVES_OF_64",
+    "Geometry",
+    "Sizes",
+    "padded",
+    "sizes_of",
+    "up",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +80,11 @@ class Geometry:
 TUNED = Geometry()
 """Measured on an H200 at V = 128256."""
 
-WAVES_OF_32 = replace(TUNED, rest_warps=16, reopened=32)
-"""For AMD's GPUs whose waves have 32 lanes: so many threads, or so little at a time, that a kernel keeps
+WAVES_OF_64 = replace(TUNED, rounds_tile=(4, 8))
+"""For AMD's GPUs whose waves have 64 lanes.  Compiled, not run."""
+
+WAVES_OF_32 = replace(WAVES_OF_64, rest_warps=16, reopened=32)
+"""For AMD's GPUs whose waves have 32 lanes: so many threads, and so little at a time, that a kernel keeps
 to its registers.  Compiled, not run."""
 
 INTERPRETED = Geometry(

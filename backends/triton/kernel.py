@@ -13,7 +13,13 @@ from torch import Tensor
 
 from refsampler import __version__
 from refsampler.backends.protocol import Capabilities, Drawn, DType, Feature, Fold, Rows
-from refsampler.backends.triton.geometry import INTERPRETED, TUNED, WAVES_OF_32, Geometry
+from refsampler.backends.triton.geometry import (
+    INTERPRETED,
+    TUNED,
+    WAVES_OF_32,
+    WAVES_OF_64,
+    Geometry,
+)
 from refsampler.backends.triton.launch import Launcher
 from refsampler.backends.triton.verify import Drafts, verify_drafts
 from refsampler.semantics import Semantics
@@ -126,9 +132,9 @@ class TritonKernel:
 
 def _tuned() -> Geometry:
     """Return the sizes for the current GPU."""
-    if torch.version.hip is not None and torch.cuda.get_device_properties().warp_size == 32:
-        return WAVES_OF_32
-    return TUNED
+    if torch.version.hip is None:
+        return TUNED
+    return WAVES_OF_32 if torch.cuda.get_device_properties().warp_size == 32 else WAVES_OF_64
 
 
 def _check(logits: Tensor, columns: Sequence[Tensor | None]) -> None:

@@ -25,7 +25,7 @@ from refsampler.backends.triton.device.verify import (
     residual_kernel,
     settle_kernel,
 )
-from refsampler.backends.triton.geometry import TUNED, WAVES_OF_32, padded, sizes_of
+from refsampler.backends.triton.geometry import WAVES_OF_32, WAVES_OF_64, padded, sizes_of
 
 __all__ = ["TARGETS", "Resources", "Target", "Variant", "compile_for", "main", "variants"]
 
@@ -155,7 +155,7 @@ _ALL_CONSTANTS = {"STRIDED": False, "PTX": False, "SCALE": 2.0**44}
 
 def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
     """Yield every kernel as the launcher calls it for float32 logits, on AMD waves of that size."""
-    g = WAVES_OF_32 if wave == 32 else TUNED
+    g = WAVES_OF_32 if wave == 32 else WAVES_OF_64
     sizes = sizes_of(g, vocab)
     chunks = {"CHUNKS": padded(sizes.mass_chunks, g.least_chunks), "C": g.mass_chunk}
     lanes = {"LANES": g.lanes}
