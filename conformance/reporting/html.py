@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from refsampler.conformance.reporting.health import committed, read_health
 from refsampler.conformance.reporting.page import Page, page
 from refsampler.conformance.reporting.stored import StoredRun
 from refsampler.conformance.verdict import Status
 
-__all__ = ["HTML", "MARKS", "can_plot", "html", "render", "write_html"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["HTML", "MARKS", "can_plot", "environment", "html", "render", "write_html"]
 
 HTML: Final = "report.html"
 """Name of the page in the report's folder."""
@@ -45,15 +48,19 @@ def html(run: StoredRun) -> str:
 
 def render(made: Page) -> str:
     """Return the page as HTML; all text is escaped, whoever supplied it."""
+    return environment().get_template("report.html.j2").render(page=made, marks=MARKS)
+
+
+def environment() -> Environment:
+    """Return the templates of the reports; what they show is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("refsampler.conformance.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    return environment.get_template("report.html.j2").render(page=made, marks=MARKS)
 
 
 def write_html(run: StoredRun) -> Path:
