@@ -183,3 +183,20 @@ def test_the_committed_results_about_the_suite_are_read(tmp_path):
     assert all(0 <= one.caught <= one.asked for one in found.faults)
     assert "refsampler audit" in found.faults_made
     assert read_health(tmp_path) == Health()
+
+
+def test_an_index_shows_every_clause_of_every_backend(failing, plain, tmp_path):
+    from xml.etree import ElementTree as ET
+
+    ran = CliRunner().invoke(main, ["report", str(failing), str(failing), "--index", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    page = (tmp_path / "README.md").read_text("utf-8")
+    assert "| `draw.law` | ✗ | ✗ |" in page
+    assert "<script" not in page
+    (link,) = set(re.findall(r"\]\(([^)]+report\.html)\)", page))
+    assert (tmp_path / link).resolve() == failing / "report.html"
+    root = ET.fromstring((tmp_path / "map.svg").read_text("utf-8"))  # noqa: S314 - our own
+    cells = [one for one in root.findall(".//{*}rect") if one.find("{*}title") is not None]
+    verdicts = read_run(failing).verdicts
+    assert [one.get("class") for one in cells] == 2 * [one.status for one in verdicts]
+    assert not root.findall(".//{*}script")
