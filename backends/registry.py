@@ -57,10 +57,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
 
 EXTRAS: Final[Mapping[str, str]] = {
     "flashinfer": "flashinfer",
-    "llama_cpp": "engines",
     "llvmlite": "cpu",
     "numba": "cpu",
-    "onnxruntime_genai": "engines",
     "ray": "ray",
     "transformers": "transformers",
     "triton": "triton",

@@ -159,6 +159,17 @@ def test_a_right_sampler_shows_nothing(name):
 
 
 @pytest.mark.statistical
+def test_what_is_nearly_certain_is_asked_until_its_share_is_spent(monkeypatch):
+    monkeypatch.setattr("refsampler.conformance.fuzz.loop.NEAR_CERTAIN", 1e-25)
+    subject = OpenSubject(resolve("native"), 5)
+    book = FoundBook(ReportWriter(None), subject)
+    done = fuzz(subject, 3, book, stop=lambda done: done.batches >= 50)
+    # one chunk of each, and then only what is compared exactly
+    assert 0 < done.by_channel["batches"] <= 32
+    assert done.by_channel.get("seeds", 0) <= 3
+    assert done.by_channel["noise ends"] >= 15
+
+
 def test_evidence_of_unlike_rows_shows_a_wrong_law_and_spares_a_right_one():
     """Alpha is 1.1e-10 at LOG_THRESHOLD; the shares of two shards add up bet by bet."""
     capabilities = resolve("native").capabilities

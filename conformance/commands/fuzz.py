@@ -52,8 +52,8 @@ def fuzz(
 
     Every finding is on disk at once, then made smaller, and `refsampler replay ID` shows it again.
     False alarms are bounded by 1e-9 however long the run: supports, seeds and logprobs are compared
-    exactly, what is nearly certain is judged beyond 60 nats, and the law by e-values that are valid
-    at any time.
+    exactly, what is nearly certain is asked until its share of that bound is spent, and the law is
+    judged by e-values that are valid at any time.
 
     Exit status: 0 nothing was found, 1 a clause is broken, 2 usage, 4 could not be opened or harness
     error, 5 nothing ran.
