@@ -107,7 +107,7 @@ class ReferenceSession:
         self._batch = PersistentBatch(vocab, max_num_reqs=_MOST_REQUESTS)
         self._waiting: dict[int, Preempted] = {}
         self._sampler = Sampler()
-        self._sample = self._sampler.__call__ if sample is None else sample
+        self._sample = sample
         self._noise = torch.Generator().manual_seed(seed).get_state()
 
     def add(self, id: int, request: Request) -> None:  # noqa: A002 - the protocol's name
@@ -127,7 +127,7 @@ class ReferenceSession:
         self._schedule(ids)
         metadata = self._batch.commit()
         with self._own_noise():
-            return self._sample(logits, metadata)
+            return (self._sample or self._sampler)(logits, metadata)
 
     def draft(
         self, ids: Sequence[int], drafts: Sequence[Sequence[int]], logits: Tensor

@@ -9,6 +9,7 @@ case has seeds of its own, and the laws of another process count as if they had 
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -17,7 +18,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
@@ -154,7 +155,8 @@ def _work(
             ) as subject:
                 outcome = run(
                     subject,
-                    plan,
+                    # evidence is judged where all of it comes together: no law ends here for it
+                    replace(plan, log_threshold=math.inf),
                     writer,
                     time_budget=max(0.0, deadline - time.monotonic()),
                     stop=lambda: subject.spent or os.getppid() != parent,

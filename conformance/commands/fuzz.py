@@ -21,7 +21,7 @@ from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["fuzz"]
+__all__ = ["exit_code", "fuzz", "line"]
 
 _RUNS: Final = Path("reports") / "runs"
 _REPORT: Final = "report.jsonl"

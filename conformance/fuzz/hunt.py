@@ -26,7 +26,16 @@ from refsampler.conformance.isolation import Limits, guarded
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.threads import one_thread
 
-__all__ = ["Hunted", "hunt", "hunt_one", "markdown", "of_exact_checks", "read_matrix", "share"]
+__all__ = [
+    "Hunted",
+    "by_kind",
+    "hunt",
+    "hunt_one",
+    "markdown",
+    "of_exact_checks",
+    "read_matrix",
+    "share",
+]
 
 _EXACT: Final = (Kind.EXACT, Kind.NEAR_CERTAIN)
 _CALL_S: Final = 5.0

@@ -16,7 +16,7 @@ from refsampler.conformance.fuzz.rows import DANGERS, LAWLESS, LiveRow, live_row
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
 from refsampler.request import Request
 
-__all__ = ["COPIES", "MODES", "Sketch", "features_in", "pairs_in", "pairs_of"]
+__all__ = ["COPIES", "HEATS", "MODES", "Sketch", "features_in", "pairs_in", "pairs_of"]
 
 COPIES: Final = 256
 """Equal rows of a batch of copies: an id of probability 0.18 stays away with probability e^-50."""
