@@ -61,7 +61,8 @@ def wrong(name):
 
 
 def fuzzed(subject, batches_, *, law=None, until_found=True):
-    book = FoundBook(ReportWriter(None), subject, shrink_s=4.0)
+    # no shrinking ends here for want of time, however busy the machine is
+    book = FoundBook(ReportWriter(None), subject, shrink_s=60.0)
 
     def stop(done):
         return done.batches >= batches_ or (until_found and bool(book.causes))

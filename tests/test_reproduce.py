@@ -169,6 +169,7 @@ def test_check_replay_and_script_show_the_same(tmp_path, monkeypatch, name, clau
 def test_a_wrong_law_has_a_script_that_counts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["check", "tests.broken_samplers:Warmer", "--clause", "draw.law", "--seed", "3"]
+    words += ["--jobs", "1"]
     ran = CliRunner().invoke(main, [*words, "--in-process"])
     assert ran.exit_code == 1, ran.output
     (path,) = tmp_path.glob("reports/runs/*/repro/draw.law-*.py")
