@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from math import exp
 from typing import Final
 
-import torch
-
-from refsampler import __version__
 from refsampler.backends.protocol import Capabilities
-from refsampler.clauses import load
+from refsampler.conformance.evidence.budget import NEAR_CERTAIN
 from refsampler.conformance.fuzz.found import FoundBook
 from refsampler.conformance.fuzz.law import LOG_THRESHOLD, LawEvidence
 from refsampler.conformance.fuzz.loop import Progress
 from refsampler.conformance.plan import LAW
 from refsampler.conformance.records import Footer, Header, VerdictRecord
+from refsampler.conformance.reporting.records import first_line
 
 __all__ = ["PROFILE", "footer", "header", "verdicts"]
 
@@ -28,31 +24,15 @@ def header(
     capabilities: Capabilities, spec: str, run_seed: int, time_budget: float | None
 ) -> Header:
     """Return the first line: what is fuzzed, where and with which seed."""
-    contract = load()
-    return Header(
-        backend=capabilities.name,
-        backend_version=capabilities.version,
-        spec=spec,
-        level=capabilities.level,
-        device=capabilities.device,
-        semantics=capabilities.semantics.profile,
-        delta=capabilities.delta,
-        floor=capabilities.floor,
-        refsampler=__version__,
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        machine=f"{platform.system()} {platform.machine()}",
-        contract=contract.version,
-        contract_digest=contract.digest,
+    return first_line(
+        capabilities,
+        spec,
         profile=PROFILE,
-        clauses="*",
+        glob="*",
         run_seed=run_seed,
         time_budget=time_budget,
         alpha=exp(-LOG_THRESHOLD),
-        charge=0.0,
-        planned={},
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        capabilities=capabilities,
+        charge=NEAR_CERTAIN,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from refsampler import __version__
+from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import load
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.finished import plan_digest
@@ -18,7 +19,7 @@ from refsampler.conformance.runner import Outcome
 from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.verdict import LogE
 
-__all__ = ["Checked", "footer_record", "header_record", "verdict_record"]
+__all__ = ["Checked", "first_line", "footer_record", "header_record", "verdict_record"]
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -28,11 +29,19 @@ class Checked(msgspec.Struct, frozen=True):
     verdicts: tuple[VerdictRecord, ...]
 
 
-def header_record(
-    made: Plan, spec: str, time_budget: float | None, share: Share = EVERYTHING, jobs: int = 1
+def first_line(
+    capabilities: Capabilities,
+    spec: str,
+    *,
+    profile: str,
+    glob: str,
+    run_seed: int,
+    time_budget: float | None,
+    alpha: float,
+    charge: float,
 ) -> Header:
-    """Return the first line of a report: what runs, where and with which seed."""
-    capabilities, contract = made.capabilities, load()
+    """Return what every report says first: what runs, where, against which contract, with which seed."""
+    contract = load()
     return Header(
         backend=capabilities.name,
         backend_version=capabilities.version,
@@ -48,17 +57,37 @@ def header_record(
         machine=f"{platform.system()} {platform.machine()}",
         contract=contract.version,
         contract_digest=contract.digest,
+        profile=profile,
+        clauses=glob,
+        run_seed=run_seed,
+        time_budget=time_budget,
+        alpha=alpha,
+        charge=charge,
+        planned={},
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        capabilities=capabilities,
+    )
+
+
+def header_record(
+    made: Plan, spec: str, time_budget: float | None, share: Share = EVERYTHING, jobs: int = 1
+) -> Header:
+    """Return the first line of a report of a plan."""
+    line = first_line(
+        made.capabilities,
+        spec,
         profile=made.profile,
-        clauses=made.glob,
+        glob=made.glob,
         run_seed=made.run_seed,
         time_budget=time_budget,
         alpha=alpha(made),
         charge=made.charge,
+    )
+    return msgspec.structs.replace(
+        line,
         planned={str(clause): count for clause, count in made.planned.items()},
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
         plan=plan_digest(made),
         shard=None if share == EVERYTHING else (share.shard, share.count),
-        capabilities=capabilities,
         free_bytes=made.free_bytes,
         jobs=jobs,
     )
