@@ -9,7 +9,6 @@ case has seeds of its own, and the laws of another process count as if they had 
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import sys
@@ -18,7 +17,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
@@ -155,8 +154,7 @@ def _work(
             ) as subject:
                 outcome = run(
                     subject,
-                    # evidence is judged where all of it comes together: no law ends here for it
-                    replace(plan, log_threshold=math.inf),
+                    plan,
                     writer,
                     time_budget=max(0.0, deadline - time.monotonic()),
                     stop=lambda: subject.spent or os.getppid() != parent,

@@ -47,6 +47,11 @@ class Portion:
         """Whether the tails are asked."""
         return self.undivided
 
+    @property
+    def judges(self) -> bool:
+        """Whether all evidence about the laws comes together: in the run's own process."""
+        return self.undivided
+
 
 def divide(plan: Plan, processes: int) -> tuple[Portion, ...]:
     """Divide a plan by expected seconds, the dearest case first, each to whoever has least.

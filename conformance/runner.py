@@ -6,6 +6,7 @@ changes which cases follow, except that the laws stop once `draw.law` has failed
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def run(
     pools = sequential.pools()
     if share.first:
         run_pairs(subject, sequential, writer, tally, pools, ended)
-    pool = ClausePool(equal_weights(one.id for one in laws), BANK, plan.log_threshold)
+    threshold = plan.log_threshold if share.judges else math.inf
+    pool = ClausePool(equal_weights(one.id for one in laws), BANK, threshold)
     pools[LAW] = pool
     before = len(plan.cases) + len(sequential.pairs)
 

@@ -28,6 +28,10 @@ class Part(Protocol):
     def last(self) -> bool:
         """Whether the tails are asked: they are not split."""
 
+    @property
+    def judges(self) -> bool:
+        """Whether all evidence about the laws comes together here; elsewhere it ends no law."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -72,6 +76,11 @@ class Share:
     def last(self) -> bool:
         """Whether the tails are asked: they are not split."""
         return self.shard == self.count
+
+    @property
+    def judges(self) -> bool:
+        """Whether all evidence comes together: in a whole run, and where shards are merged."""
+        return self.count == 1 or self.shard == 0
 
 
 EVERYTHING: Final = Share(1, 1)

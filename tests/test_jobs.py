@@ -7,12 +7,16 @@ import pytest
 from click.testing import CliRunner
 
 from refsampler.backends.registry import resolve
+from refsampler.conformance.audit.catches import Watch
 from refsampler.conformance.case import Hazard
 from refsampler.conformance.cli import main
 from refsampler.conformance.costs import expected_seconds
 from refsampler.conformance.faults.right import RightKernel
 from refsampler.conformance.plan import make_plan
 from refsampler.conformance.portions import divide
+from refsampler.conformance.runner import run
+from refsampler.conformance.shards import Share
+from refsampler.conformance.subject import OpenSubject
 
 RIGHT = "tests.broken_samplers:RightKernel"
 WRONG = "tests.broken_samplers:OneMore"
@@ -91,6 +95,27 @@ def _kill(whole, killed, backend, glob):
     (killed / "report.jsonl").write_bytes(b"".join([lines[0], *mine[:-1]]) + mine[-1][:40])
     (killed / "report.jsonl.part2").write_bytes(b"".join(others[:3]) + others[3][:40])
     return {x["id"]: x["seconds"] for x in map(json.loads, (*mine[:-1], *others[:3]))}
+
+
+@pytest.mark.parametrize("part", ["portion", "shard"])
+def test_a_part_of_the_evidence_ends_no_law(few_draws, part):
+    """What seems enough in one part need not be so together: only there a law may end for it."""
+    plan = make_plan(Hot().capabilities, glob="draw.law", run_seed=3)
+    share = divide(plan, 2)[1] if part == "portion" else Share(1, 2)
+    watch = Watch()
+    run(OpenSubject(Hot(), 3), plan, watch, share=share, minimise=False)
+    asked = {law.case.id: law for number, law in enumerate(plan.laws) if share.has_law(number)}
+    found = {case: record for case, record in watch.finished().laws.items() if case in asked}
+    assert len(asked) > 3
+    assert {*found} == {*asked}
+    assert all(record.draws >= asked[case].least for case, record in found.items())
+
+
+class Hot(RightKernel):
+    """Twice the temperature, which a few hundred draws show."""
+
+    def draw(self, logits, rows):
+        return super().draw(logits / 2, rows)
 
 
 class Mortal(RightKernel):
