@@ -25,7 +25,7 @@ __all__ = ["new_backend"]
     "requirement",
     default="refsampler",
     show_default=True,
-    help="What pip installs in the workflow: a release, or git+https://...",
+    help="What pip installs in the workflow: git+https://... as long as there is no release.",
 )
 def new_backend(name: str, level: str, requirement: str) -> None:
     """Write the adapter of a backend called NAME, its test and a CI workflow, into this folder.
