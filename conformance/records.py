@@ -29,7 +29,10 @@ __all__ = [
 
 
 class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_only=True):
-    """What ran, where, against which contract, with which seed and budget."""
+    """What ran, where, against which contract, with which seed and budget.
+
+    `revision` is the commit of the suite, where a checkout of it ran.
+    """
 
     backend: str
     backend_version: str
@@ -58,6 +61,7 @@ class Header(msgspec.Struct, frozen=True, tag="header", tag_field="record", kw_o
     capabilities: Capabilities | None = None
     free_bytes: int | None = None
     jobs: int = 1
+    revision: str = ""
 
 
 class FindingRecord(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ __all__ = ["Change", "Kind", "LawPair", "changes", "differences", "law_pairs"]
 
 
 _NAMED: Final = (
-    *("backend", "backend_version", "device", "torch", "refsampler", "contract_digest"),
+    *("backend", "backend_version", "device", "torch", "refsampler", "revision", "contract_digest"),
     *("profile", "clauses", "delta", "floor"),
 )
 """What a header says that makes two runs hard to compare."""

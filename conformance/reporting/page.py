@@ -184,7 +184,8 @@ def _tested(run: StoredRun) -> Iterator[Fact]:
     yield Fact("device", header.device)
     yield Fact("semantics", header.semantics)
     yield Fact("contract", f"{header.contract}, sha256 {header.contract_digest[:12]}")
-    yield Fact("refsampler", header.refsampler)
+    at = f", commit {header.revision}" if header.revision else ""
+    yield Fact("refsampler", f"{header.refsampler}{at}")
     yield Fact("torch, Python", f"{header.torch}, {header.python}")
     yield Fact("machine", header.machine)
     only = "" if header.clauses == "*" else f", clauses {header.clauses} only"

@@ -15,6 +15,7 @@ from refsampler.conformance.decisions import Decision
 from refsampler.conformance.finished import plan_digest
 from refsampler.conformance.plan import Plan, alpha
 from refsampler.conformance.records import Footer, Header, VerdictRecord
+from refsampler.conformance.revision import revision
 from refsampler.conformance.runner import Outcome
 from refsampler.conformance.shards import EVERYTHING, Share
 from refsampler.conformance.verdict import LogE
@@ -66,6 +67,7 @@ def first_line(
         planned={},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         capabilities=capabilities,
+        revision=revision(),
     )
 
 
