@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from refsampler.backends.protocol import Feature
 from refsampler.backends.reference import ReferenceSampler
 from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks.inputs import CHECKS
@@ -24,15 +25,28 @@ class _Flags(ReferenceSampler):
         return replace(output, valid=torch.full_like(output.valid, self._valid))
 
 
+_CHECK = next(one for one in CHECKS if one.name == "empty-supports")
+
+
+def _flagged(subject, case):
+    findings = judge_case(OpenSubject(subject, 1), _CHECK, case).findings
+    assert {one.clause for one in findings} <= {"mask.flagged"}
+    return [(one.seen, one.charge) for one in findings]
+
+
 @pytest.mark.parametrize(
     ("subject", "seen"),
     [(_Flags(True), "valid = True"), (_Flags(False), "valid = False"), (ReferenceSampler(), None)],
 )
-def test_a_row_is_flagged_if_and_only_if_it_has_no_law(subject, seen):
-    """Of the 7 designed rows 4 are empty; the first one, which has a law, is not."""
-    check = next(one for one in CHECKS if one.name == "empty-supports")
-    (case,) = empty_cases()
-    findings = judge_case(OpenSubject(subject, 1), check, case).findings
-    flagged = [one for one in findings if one.clause == "mask.flagged"]
-    assert flagged == [*findings]
-    assert [(one.seen, one.charge) for one in flagged] == ([] if seen is None else [(seen, 0.0)])
+@pytest.mark.parametrize("case", empty_cases(), ids=("masks", "logits"))
+def test_a_row_is_flagged_if_and_only_if_it_has_no_law(subject, seen, case):
+    """Of the designed rows 4 or 3 are empty; the first one, which has a law, is not."""
+    assert _flagged(subject, case) == ([] if seen is None else [(seen, 0.0)])
+
+
+def test_a_backend_without_masks_is_asked_about_rows_without_support_too():
+    subject = _Flags(True)
+    declared = subject.capabilities
+    subject.capabilities = replace(declared, features=declared.features - {Feature.MASKS})
+    seen = [_flagged(subject, case) for case in _CHECK.cases(subject.capabilities, 0)]
+    assert seen == [[], [("valid = True", 0.0)]]

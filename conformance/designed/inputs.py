@@ -183,7 +183,10 @@ def nonfinite_cases() -> tuple[Case, ...]:
 
 
 def empty_cases() -> tuple[Case, ...]:
-    """Return rows that their own masks leave without any id, beside good rows."""
+    """Return rows without any id beside good rows: left so by their masks, and by the logits.
+
+    The second needs nothing of a backend, so that one without masks has something to answer too.
+    """
     nothing = row({4: 5.0})
     empty: list[Row] = [
         (nothing, request(allowed_token_ids=(1, 2))),
@@ -196,5 +199,12 @@ def empty_cases() -> tuple[Case, ...]:
         (peak(32, seed=8), request(top_k=4)),
         (peak(0, seed=9), _GREEDY),
     ]
-    rows = [good[0], *empty[:2], good[1], *empty[2:], good[2]]
-    return (batch(33, rows, "mask.empty", "mask.flagged", hazard=Hazard.CRASH, calls=8),)
+    blank = RowRecipe(base=-math.inf)
+    bare: list[Row] = [(blank, request()), (blank, request(top_k=2)), (blank, _GREEDY)]
+    return tuple(
+        batch(33, rows, "mask.empty", "mask.flagged", hazard=Hazard.CRASH, calls=8)
+        for rows in (
+            [good[0], *empty[:2], good[1], *empty[2:], good[2]],
+            [good[0], *bare[:2], good[1], *bare[2:], good[2]],
+        )
+    )
