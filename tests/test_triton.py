@@ -1,5 +1,6 @@
 """The Triton kernels, on the GPU or in Triton's interpreter, against float64 numpy."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -319,6 +320,23 @@ def test_the_examples_meet_every_path(shape, asked, left):
         logits, [asked] * 8, list(range(8))
     )
     assert any(left(todo) for todo in kernel.left_over().tolist())
+
+
+@pytest.mark.clause("top-p.keep")
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_lies_too_near_the_edge_for_float32_is_summed_in_integers(beside):
+    """Half of the ids has twice the mass of the others: at p = 2/3 these begin to be kept."""
+    logits = torch.zeros(8, VOCAB)
+    logits[:, 1::2] = -math.log(2)
+    asked = [Asked(p=2 / 3 + (-1) ** row * 8e-7) for row in range(8)]
+    if beside:
+        logits, asked = logits[:4], [*asked[:3], Asked(k=3)]
+    seeds = list(range(len(asked)))
+    ids = drawn(logits, asked, seeds)
+    assert ids == expected(logits, asked, seeds)
+    assert any(one % 2 for one in ids[::2])
+    assert not any(one % 2 for one in ids[1::2])
+    assert kernel.left_over().tolist()[:3] == [WHOLE.value if beside else OPEN.value] * 3
 
 
 @pytest.mark.clause("top-p.keep")

@@ -349,7 +349,6 @@ class Call:
             ROUNDS=g.rounds,
             PARTS=padded(sizes.parts, g.least_blocks * g.above_tile[1]),
             CHUNKS=padded(sizes.mass_chunks, g.least_chunks),
-            R=g.mass_rows,
             C=g.mass_chunk,
             A=deep,
             W=width,

@@ -181,7 +181,7 @@ def variants(wave: int, vocab: int = _VOCAB) -> Iterator[Variant]:
         yield _variant(name, draw_kernel, {**chunks, "N": count})
     above = {**_tile(g.above_tile), **lanes, "C": g.mass_chunk}
     yield _variant("above", above_kernel, above)
-    rest = {**chunks, **lanes, "R": g.mass_rows, "ROUNDS": g.rounds}
+    rest = {**chunks, **lanes, "ROUNDS": g.rounds}
     rest |= {"PARTS": padded(sizes.parts, g.least_blocks * g.above_tile[1])}
     rest |= {"BLOCK": g.rest_block, "BLOCKS": sizes.blocks}
     beside, alone = _tile(g.rounds_beside), _tile(g.rounds_tile)
@@ -209,7 +209,7 @@ def _variant(name: str, kernel: Any, constants: Mapping[str, object], warps: int
 
 
 def compile_for(variant: Variant, target: Target) -> Resources:
-    """Compile one kernel for an AMD GPU; no GPU is needed."""
+    """Compile one kernel for an AMD GPU, without line numbers; no GPU is needed."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -227,11 +227,13 @@ def compile_for(variant: Variant, target: Target) -> Resources:
         constexprs=dict(variant.constants),
         attrs=aligned,
     )
-    built = triton.compile(
-        source,
-        target=GPUTarget("hip", target.arch, target.wave),
-        options={"num_warps": variant.warps},
-    )
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.disable_line_info = True
+        built = triton.compile(
+            source,
+            target=GPUTarget("hip", target.arch, target.wave),
+            options={"num_warps": variant.warps},
+        )
     text = built.asm["amdgcn"]
     return Resources(
         vgprs=_metadata(text, "vgpr_count"),

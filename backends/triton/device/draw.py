@@ -130,21 +130,24 @@ def propose(
 
     Then the largest logit and the total mass; `first` is the number of the first proposal.
     """
-    turn = tl.arange(0, 4)
     w, upto, top, greedy = chunk_weights(
         t, greedy, chunk_max, chunk_mass, chunks, floor, SCALE, CHUNKS
     )
-    bits = row_bits(seed, noise, seeded, step, row, first + turn, greedy)
-    token, value = draws(
-        start, id_stride, t, bits, w, upto, top, greedy, floor, V, STRIDED, SCALE, CHUNKS, C
-    )
-    for group in range(1, groups):
+    turn = tl.zeros((4,), tl.int32)
+    token, value = turn, tl.zeros((4,), tl.float32)
+    # One body for all groups: what is written twice is compiled twice.
+    for group in range(groups):
         other = group * 4 + tl.arange(0, 4)
         bits = row_bits(seed, noise, seeded, step, row, first + other, greedy)
         other_token, other_value = draws(
             start, id_stride, t, bits, w, upto, top, greedy, floor, V, STRIDED, SCALE, CHUNKS, C
         )
-        token, value, turn = _highest_of_eight(token, value, turn, other_token, other_value, other)
+        if group == 0:
+            token, value, turn = other_token, other_value, other
+        else:
+            token, value, turn = _highest_of_eight(
+                token, value, turn, other_token, other_value, other
+            )
     return token, value, turn, top, tl.max(upto, 0)
 
 

@@ -1,7 +1,7 @@
 """Top-p alone: read two gives the mass strictly above each of four proposals.
 
 Its float32 sums decide all but the proposals within `_BAND` of the edge; those rows are left to
-the last kernel, which repeats them in integers.  So the id does not depend on which kernel drew it.
+the last kernel, which sums again in integers.  So the id does not depend on which kernel drew it.
 """
 
 import triton
@@ -31,6 +31,7 @@ __all__ = [
     "above_kernel",
     "drawn_at",
     "first_inside",
+    "in_doubt",
     "settle",
 ]
 
@@ -48,20 +49,22 @@ _BAND = tl.constexpr(2.0**-19)
 
 
 @triton.jit
-def first_inside(above, everything, p, turn, EXACT: tl.constexpr):
+def first_inside(above, everything, p, turn):
     """Return when the first of four proposals inside the nucleus was drawn, or LAST.
 
-    Then how many are inside, and whether that cannot be told.  `above` is the mass above each, by
-    float32 sums unless EXACT, `everything` the total.
+    Then how many are inside.  `above` is the mass above each, `everything` the total.
     """
+    inside = (above == 0) | (above < mass_edge(p, everything))
+    return tl.min(tl.where(inside, turn, LAST), 0), tl.sum(inside.to(tl.int32), 0)
+
+
+@triton.jit
+def in_doubt(above, everything, p):
+    """Return whether masses `above` that are float32 sums cannot tell what is inside."""
     edge = mass_edge(p, everything)
-    inside = (above == 0) | (above < edge)
-    doubt = tl.zeros((), tl.int32)
-    if not EXACT:
-        band = (everything.to(tl.float32) * _BAND).to(tl.int64)
-        near = (above > 0) & (above >= edge - band) & (above < edge + band)
-        doubt = tl.max(near.to(tl.int32), 0)
-    return tl.min(tl.where(inside, turn, LAST), 0), tl.sum(inside.to(tl.int32), 0), doubt
+    band = (everything.to(tl.float32) * _BAND).to(tl.int64)
+    near = (above > 0) & (above >= edge - band) & (above < edge + band)
+    return tl.max(near.to(tl.int32), 0) > 0
 
 
 @triton.jit
@@ -77,18 +80,20 @@ def settle(
 ):  # fmt: skip
     """Take the first proposal inside the nucleus, if it is known.
 
-    Returns whether it is, how many of the four are inside, and whether that cannot be told.
+    Returns whether it is, how many of the four are inside, and whether that can be told.
     """
     j, g = tl.arange(0, 4), tl.arange(0, PARTS)
     places = (row * parts + g[:, None]) * 4 + j[None, :]
     mass = tl.load(part + places, mask=(g < parts)[:, None], other=0.0)
     above, turns = tl.sum(fixed(mass, SCALE), 0), tl.load(turn + row * 4 + j)
-    when, count, doubt = first_inside(above, tl.load(total + row), p, turns, False)
-    known = (doubt == 0) & (when < LAST) & ((count < 4) | (groups == 1))
+    everything = tl.load(total + row)
+    when, count = first_inside(above, everything, p, turns)
+    told = in_doubt(above, everything, p) == 0
+    known = told & (when < LAST) & ((count < 4) | (groups == 1))
     if known:
         tl.store(out + row, drawn_at(tl.load(proposed + row * 4 + j), turns, when))
         tl.store(todo + row, 0)
-    return known, count, doubt
+    return known, count, told
 
 
 @triton.jit(do_not_specialize=["blocks"])

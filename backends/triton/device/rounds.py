@@ -7,7 +7,12 @@ import triton
 import triton.language as tl
 
 from refsampler.backends.triton.device.draw import proposal_groups, propose
-from refsampler.backends.triton.device.nucleus import SMALL_P, drawn_at, first_inside
+from refsampler.backends.triton.device.nucleus import (
+    SMALL_P,
+    drawn_at,
+    first_inside,
+    in_doubt,
+)
 from refsampler.backends.triton.device.numbers import (
     LAST,
     LOG2E,
@@ -20,12 +25,13 @@ from refsampler.backends.triton.device.numbers import (
     same_scaled,
 )
 from refsampler.backends.triton.device.rows import load_chunks
+from refsampler.backends.triton.device.search import mass_above
 
-__all__ = ["element", "first_of_round", "proposals", "rounds", "took"]
+__all__ = ["first_of_round", "rounds"]
 
 
 @triton.jit
-def element(values, place):
+def _element(values, place):
     """Return one of four."""
     return tl.sum(tl.where(tl.arange(0, 4) == place, values, tl.zeros_like(values)), 0)
 
@@ -58,7 +64,8 @@ def _masses_above(
     RUN: tl.constexpr = A * LANES
     R: tl.constexpr = W * RUN // C
     s, floor = LOG2E / t, tl.max(limits, 0)
-    l0, l1, l2, l3 = element(limits, 0), element(limits, 1), element(limits, 2), element(limits, 3)
+    l0, l1 = _element(limits, 0), _element(limits, 1)
+    l2, l3 = _element(limits, 2), _element(limits, 3)
     s0 = tl.zeros((W, LANES // 4), tl.int64)
     s1, s2, s3 = s0, s0, s0
     x = load_chunks(start, 0, id_stride, V, STRIDED, W, RUN, LANES)
@@ -82,7 +89,20 @@ def _masses_above(
 
 
 @triton.jit
-def proposals(
+def _exact_masses(
+    start, id_stride, t, top, limits, V,
+    STRIDED: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the mass above each of four limits, summed in integers: a read for each."""
+    j, above = tl.arange(0, 4), tl.zeros((4,), tl.int64)
+    for one in range(4):
+        mass = mass_above(start, V, id_stride, _element(limits, one), top, t, STRIDED, SCALE, BLOCK)
+        above = tl.where(j == one, mass, above)
+    return above
+
+
+@triton.jit
+def _proposals(
     start, id_stride, t, p, number, look, floor, seed, noise, seeded, step, row,
     mass_max, chunk_mass, chunks, V,
     STRIDED: tl.constexpr, SCALE: tl.constexpr, CHUNKS: tl.constexpr, C: tl.constexpr,
@@ -97,25 +117,21 @@ def proposals(
 
 
 @triton.jit
-def took(
-    ids, turns, limits, above, everything, p, number, look, floor, token, EXACT: tl.constexpr
-):  # fmt: skip
-    """Return the state of the rounds after a look at four proposals, and whether float32 cannot tell.
+def _took(ids, turns, limits, above, everything, p, number, look, floor):
+    """Return the state of the rounds after a look at four proposals.
 
-    The state: the number of the round and of the look, the floor of its draws, the id or -1.  Where
-    more than four were drawn and the four highest are all inside, four at a time are looked at from
-    the first on.
+    The number of the round and of the look, the floor of its draws, the id or -1.  Where more than
+    four were drawn and the four highest are all inside, four at a time are looked at from the first
+    on.
     """
-    first, count, doubt = first_inside(above, everything, p, turns, EXACT)
+    first, count = first_inside(above, everything, p, turns)
     groups = tl.where(number == 0, proposal_groups(p), 1)
-    in_turn = (look > 0) | ((count == 4) & (groups > 1))
+    highest = look == 0
+    in_turn = tl.where(highest, (count == 4) & (groups > 1), look < groups)
     found = (first < LAST) & ((look > 0) | (in_turn == 0))
-    token = tl.where(found & (doubt == 0), drawn_at(ids, turns, first), token)
+    token = tl.where(found, drawn_at(ids, turns, first), -1)
     floor = tl.where((p < SMALL_P) & (in_turn == 0) & (found == 0), tl.max(limits, 0), floor)
-    look = tl.where(in_turn, look + 1, 0)
-    # Some of them is inside; where sums of another order say otherwise, these cannot tell either.
-    doubt = tl.where((look > groups) & (found == 0), 1, doubt)
-    return tl.where(in_turn, number, number + 1), look, floor, token, doubt
+    return tl.where(in_turn, number, number + 1), tl.where(in_turn, look + 1, 0), floor, token
 
 
 @triton.jit
@@ -124,26 +140,30 @@ def rounds(
     mass_max, chunk_mass, chunks, V,
     ROUNDS: tl.constexpr, STRIDED: tl.constexpr, PTX: tl.constexpr, SCALE: tl.constexpr,
     CHUNKS: tl.constexpr, C: tl.constexpr, A: tl.constexpr, W: tl.constexpr, LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Return the id from round `number` on, or -1, and a bound that it exceeds, the total mass.
 
-    The last number says whether float32 could not tell.
+    Without top-p the first proposal is the id, and nothing is read for it.
     """
-    token, doubt = tl.full((), -1, tl.int32), tl.zeros((), tl.int32)
-    while (token < 0) & (number < ROUNDS) & (doubt == 0):
+    token = tl.full((), -1, tl.int32)
+    while (token < 0) & (number < ROUNDS):
         restricted = tl.where(floor > NINF, chunks, 0)
-        ids, values, turns, top, mass = proposals(
+        ids, values, turns, top, mass = _proposals(
             start, id_stride, t, p, number, look, floor, seed, noise, seeded, step, row,
             mass_max, chunk_mass + restricted, chunks, V, STRIDED, SCALE, CHUNKS, C,
         )  # fmt: skip
         everything = tl.where(number == 0, mass, everything)
-        limits = same_scaled(values, t, 1)
-        tl.debug_barrier()  # every thread has read the masses of the last round
-        above = _masses_above(
-            start, id_stride, t, top, limits, (p < SMALL_P) & (look == 0), chunk_mass + chunks, V,
-            STRIDED, PTX, SCALE, C, A, W, LANES,
-        )  # fmt: skip
-        number, look, floor, token, doubt = took(
-            ids, turns, limits, above, everything, p, number, look, floor, token, False
+        limits, above = same_scaled(values, t, 1), tl.zeros((4,), tl.int64)
+        if p < 1.0:
+            tl.debug_barrier()  # every thread has read the masses of the last round
+            above = _masses_above(
+                start, id_stride, t, top, limits, (p < SMALL_P) & (look == 0),
+                chunk_mass + chunks, V, STRIDED, PTX, SCALE, C, A, W, LANES,
+            )  # fmt: skip
+            if in_doubt(above, everything, p):
+                above = _exact_masses(start, id_stride, t, top, limits, V, STRIDED, SCALE, BLOCK)
+        number, look, floor, token = _took(
+            ids, turns, limits, above, everything, p, number, look, floor
         )
-    return token, floor, everything, doubt
+    return token, floor, everything
