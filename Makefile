@@ -53,7 +53,7 @@ vllm-parity:
 ifeq (engine,$(firstword $(MAKECMDGOALS)))
 WANTED := $(wordlist 2,$(words $(MAKECMDGOALS)),$(MAKECMDGOALS))
 .PHONY: $(WANTED)
-$(WANTED): ;
+$(WANTED): ; @:
 endif
 
 engine: $(CHECK_STAMP)

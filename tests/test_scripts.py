@@ -5,6 +5,8 @@ They run in this process; that a kernel's script needs torch only is tested with
 
 import math
 import runpy
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -62,6 +64,15 @@ def ended(tmp_path, capsys):
 
 def streams(glob):
     return make_plan(Independent.capabilities, glob=glob, run_seed=SEED).sequential
+
+
+def test_a_program_on_the_wire_is_reached_by_its_script(tmp_path):
+    program = Path(__file__).parent / "wire/subject.py"
+    path = tmp_path / "script.py"
+    path.write_text(head(f"stdio:{sys.executable} {program}", title="a program"))
+    adapter = runpy.run_path(str(path))["adapter"]
+    assert adapter.capabilities.level == 3
+    adapter.close()
 
 
 @pytest.mark.parametrize(

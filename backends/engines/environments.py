@@ -63,10 +63,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--into", type=Path, default=_REPOSITORY / _FOLDER)
     asked = parser.parse_args(arguments)
     where = (asked.into / asked.name).resolve()
+    print(f"{where}: takes minutes if it is not there yet", flush=True)  # noqa: T201
     build(ENVIRONMENTS[asked.name], where)
     python = where / "bin" / "python"
     spec = ENVIRONMENTS[asked.name].spec
-    print(f"refsampler check 'stdio:{python} -m refsampler.backends.stdio.serve {spec}'")  # noqa: T201
+    own = _REPOSITORY / ".venv" / "bin" / "refsampler"
+    command = own if own.exists() else "refsampler"
+    print(f"{command} check 'stdio:{python} -m refsampler.backends.stdio.serve {spec}'")  # noqa: T201
 
 
 def build(environment: Environment, where: Path) -> None:

@@ -14,8 +14,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from refsampler.backends import registry
 from refsampler.backends.protocol import Capabilities, Rows
-from refsampler.backends.registry import BUILT_IN
+from refsampler.backends.registry import BUILT_IN, PROGRAM
 from refsampler.conformance.case import Case, Layout
 from refsampler.conformance.scripts.expressions import tensor, value
 from refsampler.conformance.subject import OpenSubject
@@ -66,7 +67,7 @@ def packed(text, shape, dtype):
     return torch.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
-made = attrgetter("{attribute}")(importlib.import_module("{module}"))
+made = {made}
 adapter = made if hasattr(made, "capabilities") and not isinstance(made, type) else made()
 
 '''
@@ -91,8 +92,13 @@ def head(spec: str, *, title: str, words: str = "", replay: str = "refsampler re
         replay: command that judges what the script cannot.
 
     """
-    module, attribute = adapter_path(spec)
-    return _HEAD.format(title=title, words=words, module=module, attribute=attribute, replay=replay)
+    if spec.startswith(PROGRAM):
+        # the wire is spoken by the adapter that ships
+        made = f'importlib.import_module("{registry.__name__}").resolve({spec!r})'
+    else:
+        module, attribute = adapter_path(spec)
+        made = f'attrgetter("{attribute}")(importlib.import_module("{module}"))'
+    return _HEAD.format(title=title, words=words, made=made, replay=replay)
 
 
 def adapter_parts(
