@@ -102,8 +102,9 @@ class VllmSession:
         if self._metadata is None or self._metadata[0] != tuple(ids):
             self._metadata = tuple(ids), self._batch(ids)
         output = self._sampler(logits.clone(), self._metadata[1])
-        valid = torch.ones(len(ids), dtype=torch.bool)
-        return SamplerOutput(output.sampled_token_ids, _logprobs(output.logprobs_tensors), valid)
+        asked = [self._states[one].sampling_params.num_logprobs for one in ids]
+        logprobs = _logprobs(output.logprobs_tensors, asked)
+        return SamplerOutput(output.sampled_token_ids, logprobs, torch.ones(len(ids)).bool())
 
     def accept(self, ids: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Append tokens to the requests' outputs."""
@@ -196,15 +197,21 @@ def _listed(ids: Sequence[int] | None) -> list[int] | None:
     return None if ids is None else list(ids)
 
 
-def _logprobs(given: Any) -> LogprobsTensors | None:
-    """Return logprobs with the flag that vLLM does not have: everything counts."""
+def _logprobs(given: Any, asked: Sequence[int | None]) -> LogprobsTensors | None:
+    """Return logprobs with a flag for the columns that vLLM's frontend reads of each row.
+
+    The sampler has no such flag: it gives all rows the width of the widest one, and the frontend stops
+    at what the request asked for.
+    """
     if given is None:
         return None
+    width = given.logprobs.shape[1]
+    read = torch.tensor([width if one == -1 else 1 + (one or 0) for one in asked])
     return LogprobsTensors(
         given.logprob_token_ids,
         given.logprobs,
         given.selected_token_ranks,
-        torch.ones_like(given.logprobs, dtype=torch.bool),
+        torch.arange(width) < read[:, None],
     )
 
 
