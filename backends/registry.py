@@ -52,6 +52,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "triton": "refsampler.backends.triton.kernel:TritonKernel",
     "triton-verifier": "refsampler.backends.triton.verifier:TritonVerifier",
     "vllm": "refsampler.backends.engines.vllm:backend",
+    "vllm-triton": "refsampler.backends.engines.vllm_triton:backend",
 }
 """What ships here; known without installed metadata, and no entry point takes its names."""
 

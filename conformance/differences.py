@@ -87,7 +87,8 @@ def distance(semantics: Semantics, typical: Typical) -> float:
 
 def _after(semantics: Semantics) -> tuple[Step, ...]:
     """Return the order of the steps that every engine has; masks act on certain ids alike."""
-    steps = (Step.REPETITION, Step.TEMPERATURE, Step.MIN_P, Step.TOP_K, Step.TOP_P)
+    penalties = (Step.REPETITION, Step.FREQUENCY, Step.PRESENCE)
+    steps = (*penalties, Step.TEMPERATURE, Step.MIN_P, Step.TOP_K, Step.TOP_P)
     return tuple(one for one in semantics.order if one in steps)
 
 

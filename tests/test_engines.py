@@ -8,11 +8,13 @@ from typing import cast
 import pytest
 import torch
 
+from refsampler.backends.engines import sglang
 from refsampler.backends.engines.environments import ENVIRONMENTS
+from refsampler.backends.engines.knobs import Knobs, alike
 from refsampler.backends.engines.pytorch import MultinomialKernel
-from refsampler.backends.engines.rows import RowSession, refuse
-from refsampler.backends.engines.stubs import load_file, stub
-from refsampler.backends.protocol import Kernel, Session
+from refsampler.backends.engines.rows import Row, RowSession, refuse
+from refsampler.backends.engines.stubs import hollow, load_file, stub
+from refsampler.backends.protocol import Kernel, Rows, Session
 from refsampler.backends.registry import BUILT_IN, BackendBroken, resolve
 from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks import all_checks
@@ -101,6 +103,70 @@ def test_a_file_of_a_package_full_of_stubs_can_be_imported(tmp_path):
         importlib.import_module("other_heavy_for_a_test")
     for name in [one for one in sys.modules if one.endswith("_for_a_test")]:
         del sys.modules[name]
+
+
+def test_a_module_below_hollow_packages_is_imported_and_they_are_not_run(tmp_path, monkeypatch):
+    folder = tmp_path / "hollow_for_a_test" / "gpu"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").write_text("raise RuntimeError('no GPU')\n")
+    (folder / "pure.py").write_text("from hollow_for_a_test.gpu import heavy\nVALUE = heavy.x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    hollow("an-engine", "hollow_for_a_test", "hollow_for_a_test.gpu")
+    stub("hollow_for_a_test", real=("hollow_for_a_test.gpu.pure",))
+    assert importlib.import_module("hollow_for_a_test.gpu.pure").VALUE is not None
+    with pytest.raises(ModuleNotFoundError, match="make engine an-engine"):
+        hollow("an-engine", "nowhere_for_a_test")
+    for name in [one for one in sys.modules if one.startswith("hollow_for_a_test")]:
+        del sys.modules[name]
+
+
+def test_rows_of_equal_parameters_are_found_together_and_what_nobody_asks_is_off():
+    nothing = torch.zeros(3, dtype=torch.int64)
+    rows = Rows(
+        top_k=torch.tensor([5, 9, 5], dtype=torch.int32),
+        top_p=None,
+        temperature=torch.tensor([0.5, 0.0, 0.5]),
+        min_p=None,
+        seed=nothing,
+        step=nothing,
+        seeded=nothing.bool(),
+        generators={},
+    )
+    found = alike(rows, 3, 9)
+    assert found == {Knobs(0.5, 5, 1.0, 0.0): [0, 2], Knobs(0.0, 9, 1.0, 0.0): [1]}
+    assert [one.greedy for one in found] == [False, True]
+
+
+class _Penalizers:
+    """Notes what it is told, by row."""
+
+    def __init__(self):
+        self.heard = []
+        self.penalizer_orchestrator = self
+
+    def cumulate_output_tokens(self, tokens):
+        self.heard.append(tokens.tolist())
+
+
+def test_sglangs_batch_is_told_each_id_once_and_made_anew_where_rows_gained_unequally():
+    """Rows stand in the batch in the order 2, 0, 1; the one in the middle has no penalties."""
+    requests = [Request(SamplingParams(presence_penalty=one)) for one in (1.0, 0.0, 1.0)]
+    rows = [Row(one, object()) for one in requests]
+    batch = sglang._Running([row.state for row in rows], [2, 0, 1], [1, 0, 1], _Penalizers(), [])
+
+    def follows(*outputs):
+        return sglang._told(batch, rows, [[*one] for one in outputs])
+
+    assert follows((7,), (), (8,))
+    assert batch.info.heard == []
+    assert follows((7, 3, 4), (), (8, 5, 6))
+    assert batch.info.heard == [[5, 3, 0], [6, 4, 0]]
+    assert follows((7, 3, 4), (), (8, 5, 6))
+    assert not follows((7, 3, 4, 1), (), (8, 5, 6))
+    assert len(batch.info.heard) == 2
+    rows[1], rows[0] = rows[0], rows[1]
+    assert not follows((), (7, 3, 4), (8, 5, 6))
 
 
 def test_multinomial_filters_and_draws_right():

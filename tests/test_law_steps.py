@@ -54,11 +54,11 @@ def test_scopes_and_window():
     request = Request(params, prompt=(0, 1), output=(2,))
     row = torch.tensor([4.0, 4.0, 4.0])
 
-    def processed(name):
-        return dict(trace_law(row, request, profile(name)))[Step.FREQUENCY].tolist()
+    def processed(name, last=Step.FREQUENCY):
+        return dict(trace_law(row, request, profile(name)))[last].tolist()
 
     assert processed("vllm") == [2.0, 2.0, 1.5]
-    assert processed("sglang") == [4.0, 4.0, 1.5]
+    assert processed("sglang", Step.REPETITION) == [4.0, 4.0, 1.75]  # (4 - 0.5) / 2
     assert processed("llama.cpp") == [1.5, 1.5, 1.5]
     short = Semantics(window=2)
     assert dict(trace_law(row, request, short))[Step.FREQUENCY].tolist() == [4.0, 2.0, 1.5]

@@ -94,7 +94,7 @@ def test_an_unknown_name_is_answered_with_the_closest_ones():
         resolve("nativ")
     with pytest.raises(
         BackendNotFound,
-        match=r"allowed are aiter, cpu, flashinfer, flashinfer-verifier, llama-cpp, .*, vllm, or mod",
+        match=r"allowed are aiter, cpu, flashinfer, flashinfer-verifier, llama-cpp, .*, vllm-triton, or mod",
     ):
         resolve("qqqqqq")
 

@@ -8,18 +8,17 @@ seeds.  A greedy row is one with k = 1 and T = 1, as the layer above makes it.
 from __future__ import annotations
 
 import asyncio
-import sys
 from dataclasses import replace
 from importlib.metadata import version
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from refsampler.backends.engines.stubs import package_folder, stub
+from refsampler.backends.engines.knobs import Knobs, each_row
+from refsampler.backends.engines.stubs import hollow, stub
 from refsampler.backends.protocol import Capabilities, Fold, Rows
 from refsampler.semantics import Scope, profile
 
@@ -39,7 +38,9 @@ class LmdeployKernel:
         self._process, self._strategy = _modules()
         # Around a kernel the pipeline masks and penalises, as it always does.
         semantics = replace(
-            profile("lmdeploy"), order=profile("sglang").order, repetition_scope=Scope.PROMPT_OUTPUT
+            profile("lmdeploy"),
+            order=profile("transformers").order,
+            repetition_scope=Scope.PROMPT_OUTPUT,
         )
         self.capabilities = Capabilities(
             name="lmdeploy",
@@ -52,7 +53,9 @@ class LmdeployKernel:
 
     def draw(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Tensor:
         """Return int64 ids; the input stays as it is."""
-        sequences = [_sequence(*knobs) for knobs in _knobs(rows, *logits.shape)]
+        vocab = logits.shape[1]
+        each = each_row(rows, *logits.shape)
+        sequences = [_sequence(_as_written(knobs, vocab)) for knobs in each]
         inputs = self._strategy.ARSamplingStrategy(0).make_sampling_inputs(sequences)
         processor = self._process.FusedLogitsProcessor(inputs.to_device("cpu"))
         scores, _ = asyncio.run(processor(logits.clone()))
@@ -76,33 +79,17 @@ class LmdeployKernel:
             raise RuntimeError(f"lmdeploy: ids {given}, [2, 2, 2] are right")
 
 
-def _knobs(rows: Rows, count: int, vocab: int) -> list[tuple[float, int, float, float]]:
-    """Return temperature, k, p and min-p of each row as lmdeploy writes them."""
-
-    def listed(tensor: Tensor | None, off: float) -> list[Any]:
-        return [off] * count if tensor is None else list(tensor.tolist())
-
-    found = []
-    columns = (
-        listed(rows.temperature, 1.0),
-        listed(rows.top_k, vocab),
-        listed(rows.top_p, 1.0),
-        listed(rows.min_p, 0.0),
-    )
-    for temperature, top_k, top_p, min_p in zip(*columns, strict=True):
-        greedy = temperature == 0
-        wanted = 1 if greedy else top_k % vocab if vocab > 1 else 1
-        found.append((1.0 if greedy else temperature, wanted, top_p, min_p))
-    return found
+def _as_written(knobs: Knobs, vocab: int) -> Knobs:
+    """Return the parameters of a row as the layer above the engine writes them."""
+    if knobs.greedy:
+        return knobs._replace(temperature=1.0, top_k=1)
+    return knobs._replace(top_k=knobs.top_k % vocab if vocab > 1 else 1)
 
 
-def _sequence(temperature: float, top_k: int, top_p: float, min_p: float) -> SimpleNamespace:
+def _sequence(knobs: Knobs) -> SimpleNamespace:
     """Return what the strategy reads of a sequence."""
     asked = SimpleNamespace(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
+        **knobs._asdict(),
         repetition_penalty=1.0,
         response_format=None,
         random_seed=None,
@@ -128,12 +115,8 @@ def _sequence(temperature: float, top_k: int, top_p: float, min_p: float) -> Sim
 
 
 def _modules() -> tuple[ModuleType, ModuleType]:
-    """Import the two modules; the packages above them, which want a GPU, are only folders."""
-    folder = package_folder("lmdeploy", "lmdeploy")
-    for name in ("lmdeploy", "lmdeploy.pytorch", "lmdeploy.pytorch.engine"):
-        package = ModuleType(name)
-        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = package
+    """Import the two modules; the packages above them want a GPU."""
+    hollow("lmdeploy", "lmdeploy", "lmdeploy.pytorch", "lmdeploy.pytorch.engine")
     stub("PIL", "psutil", "pybase64", "requests", "urllib3", "xgrammar")
     import lmdeploy.pytorch.engine.logits_process as process
     import lmdeploy.pytorch.strategies.ar.sampling as strategy

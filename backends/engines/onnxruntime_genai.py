@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from refsampler.backends.engines.knobs import alike
 from refsampler.backends.protocol import Capabilities, Fold, Rows
 from refsampler.semantics import VLLM_ORDER, profile
 
@@ -60,20 +61,14 @@ class OnnxruntimeGenaiKernel:
     def draw(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Tensor:
         """Return int64 ids; the input stays as it is."""
         count, vocab = logits.shape
-        groups: dict[tuple[float, int, float], list[int]] = {}
-        for place in range(count):
-            temperature = 1.0 if rows.temperature is None else float(rows.temperature[place])
-            top_k = 0 if rows.top_k is None else int(rows.top_k[place]) % vocab
-            if vocab == 1:
-                top_k = 0
-            top_p = 1.0 if rows.top_p is None else float(rows.top_p[place])
-            groups.setdefault((temperature, top_k, top_p), []).append(place)
         ids = torch.empty(count, dtype=torch.int64)
         values = logits.numpy()
-        for knobs, places in groups.items():
+        for knobs, places in alike(rows, count, vocab).items():
+            # 0 is off; of one id nothing can be cut
+            asked = knobs.temperature, 0 if vocab == 1 else knobs.top_k % vocab, knobs.top_p
             for start in range(0, len(places), _MOST_ROWS):
                 some = places[start : start + _MOST_ROWS]
-                ids[some] = torch.from_numpy(self._step(values[some], *knobs).astype(np.int64))
+                ids[some] = torch.from_numpy(self._step(values[some], *asked).astype(np.int64))
         return ids
 
     def _step(self, values: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:

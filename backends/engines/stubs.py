@@ -1,7 +1,8 @@
-"""Stubs: lets one pure torch file of a heavy engine be imported where the rest of it cannot be.
+"""Stubs: lets the pure torch files of a heavy engine be imported where the rest of it cannot be.
 
-Only modules under the given names become stubs, and whatever is asked of one is another: the adapter
-names what it needs for real, and checks known answers.
+Packages above the wanted modules become folders, whose own imports are not run; modules under the
+names of stubs become stubs, and whatever is asked of one is another.  The adapter names what it needs
+for real, and checks known answers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
 
-__all__ = ["load_file", "package_folder", "stub"]
+__all__ = ["hollow", "load_file", "package_folder", "stub"]
 
 
 class _Stub(ModuleType):
@@ -40,8 +41,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         """Take modules under the names, but those that are wanted for real."""
-        under = any(f"{name}.".startswith(f"{one}.") for one in self._names)
-        if not under or name in self._real:
+        if not _under(name, self._names) or _under(name, self._real):
             return None
         return ModuleSpec(name, self, is_package=True)
 
@@ -53,9 +53,31 @@ class _Finder(MetaPathFinder, Loader):
         """Do nothing."""
 
 
+def _under(name: str, names: Sequence[str]) -> bool:
+    return any(f"{name}.".startswith(f"{one}.") for one in names)
+
+
 def stub(*names: str, real: Sequence[str] = ()) -> None:
-    """Make stubs of all modules under these names that are not wanted for real."""
+    """Make stubs of all modules under these names but those under names wanted for real."""
     sys.meta_path.insert(0, _Finder(names, real))
+
+
+def hollow(engine: str, *packages: str) -> None:
+    """Make packages of one installed tree folders: their modules can be imported, they are not run.
+
+    Args:
+        engine: as `make engine` names it.
+        packages: outermost first.
+
+    Raises:
+        ModuleNotFoundError: the outermost is not installed.
+
+    """
+    folder = package_folder(packages[0], engine)
+    for name in packages:
+        package = ModuleType(name)
+        package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
 
 
 def package_folder(name: str, engine: str) -> Path:

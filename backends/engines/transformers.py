@@ -11,30 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from refsampler.backends.engines.knobs import Knobs, alike
 from refsampler.backends.protocol import Capabilities, Drawn, Feature, Fold, Rows
 from refsampler.semantics import profile
 
 __all__ = ["TransformersKernel", "backend"]
-
-
-class _Knobs(NamedTuple):
-    """Parameters of one row; Hugging Face's processors have one value for the whole batch."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-
-    @property
-    def greedy(self) -> bool:
-        """Whether the row is greedy: the pipeline marks it so."""
-        return self.temperature == 0
 
 
 class TransformersKernel:
@@ -77,7 +64,7 @@ class TransformersKernel:
         scores = self.processed(logits, rows)
         ids = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
         random: list[int] = []
-        for knobs, members in _alike(rows, *logits.shape).items():
+        for knobs, members in alike(rows, *logits.shape).items():
             if knobs.greedy:
                 ids[members] = scores[members].argmax(dim=-1)
             else:
@@ -93,7 +80,7 @@ class TransformersKernel:
 
         """
         scores = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-        for knobs, members in _alike(rows, *logits.shape).items():
+        for knobs, members in alike(rows, *logits.shape).items():
             given = logits[members].contiguous()
             scores[members] = given if knobs.greedy else _process(knobs, given)
         return scores
@@ -115,25 +102,7 @@ def _installed_version() -> str:
         ) from error
 
 
-def _alike(rows: Rows, num_rows: int, vocab: int) -> Mapping[_Knobs, Sequence[int]]:
-    """Return the rows that have the same parameters."""
-
-    def values(tensor: Tensor | None, off: float) -> Sequence[Any]:
-        return [off] * num_rows if tensor is None else cast("Sequence[Any]", tensor.tolist())
-
-    members: dict[_Knobs, list[int]] = {}
-    columns = (
-        values(rows.temperature, 1.0),
-        values(rows.top_k, vocab),
-        values(rows.top_p, 1.0),
-        values(rows.min_p, 0.0),
-    )
-    for row, knobs in enumerate(zip(*columns, strict=True)):
-        members.setdefault(_Knobs(*knobs), []).append(row)
-    return members
-
-
-def _process(knobs: _Knobs, logits: Float32[Tensor, "n V"]) -> Float32[Tensor, "n V"]:
+def _process(knobs: Knobs, logits: Float32[Tensor, "n V"]) -> Float32[Tensor, "n V"]:
     """Apply the processors that `generate` would build for these parameters."""
     from transformers.generation.logits_process import (
         LogitsProcessorList,
