@@ -173,6 +173,8 @@ class Sglang:
                 merged = info
             else:
                 merged.merge_batch(info)
+                # behind it, as the scheduler does: penalizers prepare themselves for these
+                batches[0].reqs += batches[-1].reqs
         return _Running(reqs, order, lengths, merged, batches)
 
     def _check(self) -> None:
