@@ -142,6 +142,7 @@ PROFILES: tuple[Semantics, ...] = (
             Step.MIN_P,
         ),
         greedy_below=1e-6,
+        greedy_ties="any",
         repetition_scope=Scope.OUTPUT,
     ),
     Semantics(

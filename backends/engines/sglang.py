@@ -7,7 +7,8 @@ overlapped loop: frequency and presence, then repetition, over the output.
 
 Everything else of `sglang` is a stub, and `torch.compile` is off.  Seeds need a deterministic server,
 whose hash is a compiled kernel that the wheel does not have on the CPU; logprobs have no ranks; of the
-masks it has logit bias and min tokens alone.
+masks it has logit bias and min tokens alone.  A greedy row is an argmax in a batch of such rows, and
+top-k of 1 behind a sort beside random ones, so that of equal maxima it may get another.
 """
 
 from __future__ import annotations
