@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -70,6 +70,14 @@ class Watch(ReportWriter):
     def finished(self) -> Finished:
         """Return the cases that need not be asked again."""
         return gather(one.record for one in self._seen.values())
+
+    def shows(self, clauses: Collection[str]) -> bool:
+        """Return whether an exact case found one of the clauses broken."""
+        return any(
+            isinstance(one.record, CaseRecord)
+            and any(finding.clause in clauses for finding in one.record.findings)
+            for one in self
+        )
 
     def __iter__(self) -> Iterator[_Seen]:
         """Yield what was seen, in its order."""

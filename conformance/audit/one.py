@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
 from refsampler.conformance.audit.plans import Planner
@@ -174,7 +175,8 @@ class _Asking:
         about = (capabilities, self.profile, self.run_seed)
         exact = None if named_only else _after(named, self.planner.exact(*about))
         self.tell(self.limit_s)
-        first = self._run(named, watch, self.limit_s)
+        enough = self.fault.clauses if self.profile == NAMED_FIRST else ()
+        first = self._run(named, watch, self.limit_s, enough)
         found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
         if exact is None or (self.profile == NAMED_FIRST and found.found is Found.CAUGHT):
             return found
@@ -240,15 +242,20 @@ class _Asking:
             complete=complete,
         )
 
-    def _run(self, plan: Plan, watch: Watch, seconds: float) -> Outcome:
-        """Run a plan on a subject that was not asked before; what is known is not asked again."""
+    def _run(
+        self, plan: Plan, watch: Watch, seconds: float, enough: Sequence[ClauseId] = ()
+    ) -> Outcome:
+        """Run a plan on a subject that was not asked before; what is known is not asked again.
+
+        The run ends once an exact case shows one of the clauses that are `enough`.
+        """
         with _opened(self.fault, self.run_seed) as subject:
             return run(
                 subject,
                 plan,
                 watch,
                 time_budget=seconds,
-                stop=lambda: bool(getattr(subject, "spent", False)),
+                stop=lambda: bool(getattr(subject, "spent", False)) or watch.shows(enough),
                 finished=watch.finished(),
                 minimise=False,
             )

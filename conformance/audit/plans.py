@@ -12,6 +12,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case
+from refsampler.conformance.checks import generated
 from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.designed.laws import MADE_FOR, law_cases
@@ -19,7 +20,7 @@ from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.cells import RowLaw
 from refsampler.conformance.faults.base import Fault
-from refsampler.conformance.plan import Plan, make_plan
+from refsampler.conformance.plan import Plan, PlannedCase, make_plan
 
 __all__ = ["Planner"]
 
@@ -33,9 +34,10 @@ class Planner:
     def named(
         self, capabilities: Capabilities, profile: str, run_seed: int, clauses: Sequence[ClauseId]
     ) -> Plan:
-        """Return the plan about some clauses, those of the first one first."""
+        """Return the plan about some clauses, those of the first one first, generated cases last."""
         plans = [self._plan(capabilities, profile, run_seed, one) for one in clauses]
-        cases = {(one.check.name, one.id): one for plan in plans for one in plan.cases}
+        found = sorted((one for plan in plans for one in plan.cases), key=_generated)
+        cases = {(one.check.name, one.id): one for one in found}
         sequential = [plan.sequential for plan in plans]
         law = next((plan for plan in plans if plan.laws), plans[0])
         return replace(
@@ -128,6 +130,10 @@ def _rows_for(fault: Fault) -> tuple[Case, ...]:
         if any(fnmatchcase(name, pattern) for name in named)
         for place in places
     )
+
+
+def _generated(case: PlannedCase) -> bool:
+    return case.check in generated.CHECKS
 
 
 def _nothing(row: RowLaw) -> FloatArray:

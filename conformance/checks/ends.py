@@ -28,10 +28,8 @@ _CLAUSE = ClauseId("draw.support")
 _WIDE = 2**15
 _ELEMENTS = 2**21
 """Logits of one call of a wide row."""
-_ROWS = 2**16
-"""Rows of one call of two ids."""
 _SECONDS = 2.5
-"""What a case took, wide or narrow, with the native sampler on one core."""
+"""What a case took with the native sampler on one core."""
 
 
 def _wide(capabilities: Capabilities, cases: int) -> tuple[Case, ...]:
@@ -44,22 +42,13 @@ def _wide(capabilities: Capabilities, cases: int) -> tuple[Case, ...]:
     )
 
 
-def _narrow(cases: int) -> tuple[Case, ...]:
-    """Return two ids of which one is dead, 2^22 draws a case: one uniform a row."""
-    return tuple(
-        batch(2, [(row({place % 2: float(place // 2)}), request())], _CLAUSE, calls=2**22 // _ROWS)
-        for place in range(cases)
-    )
-
-
 def _quick(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
     return _wide(capabilities, 2)
 
 
 def _full(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
-    """Return more of the same, rows of two ids, and half precision where the backend sees it."""
+    """Return more of the same, and half precision where the backend sees it."""
     quick = {one.id for one in _quick(capabilities, run_seed)}
-    narrow = _narrow(48) if capabilities.level < 3 else ()
     # a kernel gets float32 from the pipeline
     half = (
         {DType.FLOAT16, DType.BFLOAT16} & capabilities.dtypes if capabilities.level > 1 else set()
@@ -70,16 +59,16 @@ def _full(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
             _WIDE, list(zip(one.logits.rows, one.requests, strict=True)), _CLAUSE,
             calls=one.calls, dtype=dtype,
         )
-        for dtype in sorted(half)
+        for dtype in sorted(half, reverse=True)
         for one in wide
     )  # fmt: skip
-    return tuple(one for one in (*wide, *narrow, *halves) if one.id not in quick)
+    return tuple(one for one in (*wide, *halves) if one.id not in quick)
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
     """Draw call by call, and look for any other id than the live one."""
     vocab = case.logits.vocab
-    rows = _ROWS if vocab == 2 else max(1, 2**25 // vocab // case.calls)
+    rows = max(1, 2**25 // vocab // case.calls)
     live = int(case.logits.rows[0].ids[0])
     for call in range(case.calls):
         ids = subject.sample_many(case, rows, call)

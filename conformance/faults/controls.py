@@ -13,22 +13,10 @@ from torch import Tensor
 
 from refsampler.backends.protocol import Rows, Subject
 from refsampler.conformance.faults.right import RightKernel
+from refsampler.conformance.faults.rowwise import RowwiseKernel
 from refsampler.semantics import Semantics
 
 __all__ = ["CONTROLS"]
-
-
-class _InverseCdf(RightKernel):
-    """The inverse CDF of a float64 uniform."""
-
-    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
-        edges = torch.softmax(x.double(), dim=-1).cumsum(dim=-1)
-        u = torch.rand(len(x), 1, dtype=torch.float64)
-        for row, generator in rows.generators.items():
-            u[row] = torch.rand(1, dtype=torch.float64, generator=generator)
-        # below the last edge, so that ids of no mass at the end stay out
-        u = torch.minimum(u * edges[:, -1:], edges[:, -1:] * (1 - 2.0**-53))
-        return torch.searchsorted(edges, u, right=True)[:, 0].clamp(max=x.shape[-1] - 1)
 
 
 class _Gumbel(RightKernel):
@@ -148,7 +136,7 @@ class _AllOfEqualMass(RightKernel):
 
 
 CONTROLS: dict[str, Callable[[], Subject]] = {
-    "inverse CDF in float64": _InverseCdf,
+    "inverse CDF in float64": RowwiseKernel,
     "Gumbel": _Gumbel,
     "alias table": _Alias,
     "temperature on log probabilities": _OfLogprobs,

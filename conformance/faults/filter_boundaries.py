@@ -16,6 +16,7 @@ from refsampler.backends.protocol import Feature, Rows
 from refsampler.backends.reference import ReferenceSession
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightEngine, RightKernel, RightSampler
+from refsampler.conformance.faults.rowwise import MisplacedMass
 from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.draw import Drawn
 from refsampler.metadata import SamplingMetadata
@@ -86,24 +87,11 @@ class _VocabularyOrder(RightKernel):
 
 
 @FAULTS.fault("B059", "onnxruntime-genai", "microsoft/onnxruntime-genai#1363", "draw.law")
-class _FallsOffTheEnd(RightKernel):
+class _FallsOffTheEnd(MisplacedMass):
     """A uniform beyond the kept mass falls off the loop, and the least likely of the top-k comes."""
 
-    def draw(self, logits: Float[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
-        ids = super().draw(logits, rows)
-        if rows.top_p is None:
-            return ids
-        assert rows.temperature is not None
-        greedy = rows.temperature == 0
-        x = self.scaled(logits.float(), rows, greedy)
-        x = self.filtered(x, replace(rows, top_p=None))
-        probs = torch.softmax(x.double(), dim=-1)
-        kept = torch.where(self.kept_top_p(x, rows.top_p), probs, 0.0).sum(dim=-1)
-        least = torch.where(probs > 0, x, torch.inf).argmin(dim=-1)
-        u = torch.rand(len(x), dtype=torch.float64)
-        for row, generator in rows.generators.items():
-            u[row] = torch.rand(1, dtype=torch.float64, generator=generator)[0]
-        return torch.where(greedy | (u < kept), ids, least)
+    def heir(self, x: Float32[Tensor, "B V"], kept: Bool[Tensor, "B V"]) -> Int64[Tensor, " B"]:
+        return torch.where(x > -torch.inf, x, torch.inf).argmin(dim=-1)
 
 
 @FAULTS.fault("B076", "TensorRT-LLM", "NVIDIA/TensorRT-LLM#19485", "top-p.off", "batch.isolation")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float32, Float64
+from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
 from refsampler.backends.protocol import Rows
 from refsampler.conformance.faults.base import Kind, Shelf
-from refsampler.conformance.faults.right import RightKernel
+from refsampler.conformance.faults.rowwise import MisplacedMass, RowwiseKernel
 
 __all__ = ["FAULTS"]
 
@@ -24,7 +24,7 @@ _HEAT = ("temperature-rows",)
 _TOP_K, _TOP_P = ("top-k-rows",), ("top-p-rows",)
 
 
-class _Warmer(RightKernel):
+class _Warmer(RowwiseKernel):
     factor = 1.0
 
     def scaled(
@@ -57,7 +57,7 @@ class _FivePercentColder(_Warmer):
     "temperature-raised", _BANK, "", "draw.law", "temperature.scale", "greedy.threshold",
     bank=("temperature *",), designed=_HEAT,
 )  # fmt: skip
-class _RaisedToHalf(RightKernel):
+class _RaisedToHalf(RowwiseKernel):
     """Temperatures below 0.85 are raised to it."""
 
     def scaled(
@@ -70,7 +70,7 @@ class _RaisedToHalf(RightKernel):
 
 
 @FAULTS.fault("top-k-more", _BANK, "", "top-k.keep", designed=_TOP_K)
-class _OneMore(RightKernel):
+class _OneMore(RowwiseKernel):
     """Top-k keeps one id more."""
 
     def kept_top_k(self, x: Float32[Tensor, "B V"], top_k: Tensor) -> Bool[Tensor, "B V"]:
@@ -80,7 +80,7 @@ class _OneMore(RightKernel):
 @FAULTS.fault(
     "top-k-less", _BANK, "", "top-k.keep", bank=("least probable kept*",), designed=_TOP_K
 )
-class _OneLess(RightKernel):
+class _OneLess(RowwiseKernel):
     """Top-k keeps one id less."""
 
     def kept_top_k(self, x: Float32[Tensor, "B V"], top_k: Tensor) -> Bool[Tensor, "B V"]:
@@ -89,7 +89,7 @@ class _OneLess(RightKernel):
 
 
 @FAULTS.fault("top-p-more", _BANK, "", "top-p.keep", designed=_TOP_P)
-class _HundredthMore(RightKernel):
+class _HundredthMore(RowwiseKernel):
     """Top-p is 0.01 more than asked for."""
 
     def kept_top_p(
@@ -99,7 +99,7 @@ class _HundredthMore(RightKernel):
 
 
 @FAULTS.fault("min-p-absolute", _BANK, "", "min-p.keep", designed=("min-p-rows",))
-class _AbsoluteMinP(RightKernel):
+class _AbsoluteMinP(RowwiseKernel):
     """Min-p is not scaled by the largest probability."""
 
     def kept_min_p(
@@ -110,7 +110,7 @@ class _AbsoluteMinP(RightKernel):
 
 
 @FAULTS.fault("order-top-p-first", _BANK, "", "order.pipeline", designed=("filter-order", *_TOP_P))
-class _MassFirst(RightKernel):
+class _MassFirst(RowwiseKernel):
     """Top-p acts before top-k."""
 
     def filtered(self, x: Float32[Tensor, "B V"], rows: Rows) -> Float32[Tensor, "B V"]:
@@ -122,7 +122,7 @@ class _MassFirst(RightKernel):
     "low-ids-1", _BANK, "", "draw.law", "relabel.equivariance", bank=("low-id tilt*",),
     designed=("relabelled-rows",),
 )  # fmt: skip
-class _LowIds(RightKernel):
+class _LowIds(RowwiseKernel):
     """Low ids are favoured by a linear tilt of 1 %."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
@@ -134,14 +134,14 @@ class _LowIds(RightKernel):
     "neighbour-1", _BANK, "", "draw.law", "batch.isolation", bank=("uniform mixture*",),
     designed=("rows-beside-others",),
 )  # fmt: skip
-class _Neighbour(RightKernel):
+class _Neighbour(RowwiseKernel):
     """One draw in a hundred comes from the row above."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
         return 0.99 * probs + 0.01 * probs.roll(1, dims=0)
 
 
-class _Greedier(RightKernel):
+class _Greedier(RowwiseKernel):
     share = 0.0
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
@@ -167,7 +167,7 @@ class _OnePerMilleGreedy(_Greedier):
     "last-id", _BANK, "", "relabel.equivariance", "draw.law", bank=("last kept id*",),
     designed=("relabelled-rows",),
 )  # fmt: skip
-class _LastIdLost(RightKernel):
+class _LastIdLost(RowwiseKernel):
     """The last id of the vocabulary is never drawn."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
@@ -177,23 +177,9 @@ class _LastIdLost(RightKernel):
 
 
 @FAULTS.fault("not-renormalised", _BANK, "", "draw.law", bank=("last kept id*",), designed=_TOP_P)
-class _NotRenormalised(RightKernel):
+class _NotRenormalised(MisplacedMass):
     """What top-p cut off goes to the last id that it kept."""
 
-    def draw(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Tensor:
-        self._cut = torch.zeros(len(logits), 1, dtype=torch.float64)
-        return super().draw(logits, rows)
-
-    def kept_top_p(
-        self, x: Float32[Tensor, "B V"], top_p: Float32[Tensor, " B"]
-    ) -> Bool[Tensor, "B V"]:
-        kept = super().kept_top_p(x, top_p)
-        probs = torch.softmax(x.double(), dim=-1)
-        self._cut = torch.where(kept, 0.0, probs).sum(dim=-1, keepdim=True)
-        return kept
-
-    def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
-        last = probs.shape[-1] - 1 - (probs > 0).flip(-1).int().argmax(dim=-1)
-        return (1 - self._cut) * probs + self._cut * torch.nn.functional.one_hot(
-            last, probs.shape[-1]
-        )
+    def heir(self, x: Float32[Tensor, "B V"], kept: Bool[Tensor, "B V"]) -> Int64[Tensor, " B"]:
+        alive = kept & (x > -torch.inf)
+        return x.shape[-1] - 1 - alive.flip(-1).int().argmax(dim=-1)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from refsampler.backends.protocol import Rows
 from refsampler.conformance.faults.base import Kind, Shelf
-from refsampler.conformance.faults.right import RightKernel, RightSampler
+from refsampler.conformance.faults.right import DEEP, RightKernel, RightSampler
+from refsampler.conformance.faults.rowwise import RowwiseKernel
 from refsampler.conformance.faults.verifiers import RightVerifier
 from refsampler.drafts import Proposed
 from refsampler.metadata import SamplingMetadata
@@ -25,9 +25,6 @@ from refsampler.sampler import Sampler, SamplerOutput
 __all__ = ["FAULTS"]
 
 FAULTS = Shelf(Kind.PRECISION)
-
-_DEEP = replace(RightKernel.capabilities, floor=1e-8)
-"""These claim ids as unlikely as their reports were about; a tail below the floor fails nobody."""
 
 
 @FAULTS.fault("B046", "DeepSpec", "deepseek-ai/DeepSpec#31", "spec.draft-law")
@@ -84,21 +81,22 @@ class _UniformsBelow99(RightKernel):
         return super().noise(like, generators) - math.log(0.99)
 
 
-class _RunningSum(RightKernel):
+class _RunningSum(RowwiseKernel):
     """Draws by a float32 sum over the row, added up id by id."""
 
-    capabilities = _DEEP
+    capabilities = DEEP
 
     def weights(self, x: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
         return torch.softmax(x, dim=-1)
 
-    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
-        weights = self.weights(x).numpy()
-        sums = torch.from_numpy(np.cumsum(weights, axis=-1, dtype=np.float32))
-        uniform = torch.exp(-self.noise(x[:, :1].double(), rows.generators))
-        target = uniform.float() * sums[:, -1:]
-        ids = torch.searchsorted(sums, target, right=True)[:, 0]
-        return ids.clamp(max=x.shape[-1] - 1)
+    def edges(self, x: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
+        return torch.from_numpy(np.cumsum(self.weights(x).numpy(), axis=-1, dtype=np.float32))
+
+    def crossed(
+        self, edges: Float32[Tensor, "B V"], uniform: Float64[Tensor, "B n"]
+    ) -> Int64[Tensor, "B n"]:
+        ids = torch.searchsorted(edges, uniform.float() * edges[:, -1:], right=True)
+        return ids.clamp(max=edges.shape[-1] - 1)
 
 
 @FAULTS.fault("B134", "PyTorch", "pytorch/pytorch#43115", "draw.tail")
@@ -121,16 +119,32 @@ class _SumOfWeights(_RunningSum):
     "draw.tail",
     bank=("tail is missing", "noise floor*"),
 )
-class _NoiseWithFloor(RightKernel):
+class _NoiseWithFloor(RowwiseKernel):
     """Float32 exponential noise ends at 2^-24, so ids more than 17 to 20 nats down cannot win."""
 
-    capabilities = _DEEP
+    capabilities = DEEP
+    end = 2.0**-24
 
-    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
-        probs = torch.softmax(x, dim=-1)
-        if rows.generators:
-            noise = self.noise(probs.double(), rows.generators).float()
-        else:
-            noise = -torch.log(1 - torch.rand_like(probs))
-        score = torch.where(probs > 0, probs / noise.clamp(min=2.0**-24), -1.0)
-        return score.argmax(dim=-1)
+    def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
+        """Return how often an id has the least max(noise, end) / p; the lowest of equals wins.
+
+        No id wins before end / p, where it has all that the noise has below its end; then it wins
+        at the rate p until all others have been passed.
+        """
+        ranked, order = probs.sort(dim=-1, descending=True, stable=True)
+        starts = self.end / ranked
+        rates = ranked.cumsum(dim=-1)
+        after = torch.full_like(starts[:, :1], torch.inf)
+        waits = (
+            torch.cat([starts[:, 1:], after], dim=-1)
+            .sub(starts)
+            .nan_to_num(nan=0.0, posinf=torch.inf)
+        )
+        hazards = rates * waits
+        before = torch.cat([torch.zeros_like(rates[:, :1]), (hazards + self.end)[:, :-1]], dim=-1)
+        passed = before.cumsum(dim=-1)
+        alive = torch.where(ranked > 0, torch.exp(-passed), 0.0)
+        won = -alive * math.exp(-self.end) * torch.expm1(-hazards) / rates
+        later = won.flip(-1).cumsum(dim=-1).flip(-1)
+        wins = alive * -math.expm1(-self.end) + ranked * later
+        return torch.zeros_like(probs).scatter(-1, order, wins)

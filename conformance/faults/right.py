@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
@@ -21,7 +22,7 @@ from refsampler.processors import LogitsProcessor
 from refsampler.sampler import Sampler, SamplerOutput
 from refsampler.truncation import keep, keep_min_p, keep_top_k, keep_top_p
 
-__all__ = ["RightEngine", "RightKernel", "RightSampler", "without_drafts"]
+__all__ = ["DEEP", "RightEngine", "RightKernel", "RightSampler", "without_drafts"]
 
 
 def without_drafts(capabilities: Capabilities) -> Capabilities:
@@ -112,6 +113,11 @@ class RightKernel:
     def argmax(self, x: Float32[Tensor, "B V"]) -> Int64[Tensor, " B"]:
         """Return the lowest of the most likely ids."""
         return x.argmax(dim=-1)
+
+
+DEEP: Final = replace(RightKernel.capabilities, floor=1e-8)
+"""Of kernels that claim ids as unlikely as their faults are about: a tail below the floor that is
+declared fails nobody."""
 
 
 class RightSampler:

@@ -15,6 +15,7 @@ from torch import Tensor
 from refsampler.backends.protocol import Rows
 from refsampler.conformance.faults.base import Kind, Shelf
 from refsampler.conformance.faults.right import RightKernel, RightSampler
+from refsampler.conformance.faults.rowwise import RowwiseKernel
 
 __all__ = ["FAULTS"]
 
@@ -120,20 +121,25 @@ class _TwoCategories(_InverseCdf):
         return torch.searchsorted(edges, u, right=True)[:, 0].clamp(max=edges.shape[-1] - 1)
 
 
-@FAULTS.fault("B148", "FlashInfer", "flashinfer-ai/flashinfer#225", "draw.law")
-class _ScanStepsBack(RightKernel):
+@FAULTS.fault("B148", "FlashInfer", "flashinfer-ai/flashinfer#225", "draw.support", "draw.law")
+class _ScanStepsBack(RowwiseKernel):
     """The block scan gives no monotone prefix sums, so the crossing is found in a wrong lane."""
 
-    def drawn(self, x: Float32[Tensor, "B V"], rows: Rows) -> Int64[Tensor, " B"]:
-        probs = torch.softmax(x, dim=-1)
-        sums = _tree_scan(probs)
-        u = _uniforms(len(x), 1, rows.generators)
-        before = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=-1)
-        crossing = (before <= u) & (u < sums)
-        lanes = torch.arange(x.shape[-1])
-        # every lane that sees a crossing writes; the last one stays
-        found = torch.where(crossing, lanes, -1).amax(dim=-1)
-        return torch.where(found < 0, probs.argmax(dim=-1), found)
+    def edges(self, x: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
+        """Return where the last crossing is: every lane that sees one writes, and the last stays.
+
+        A lane sees it if the sum before is not above the uniform, and its own is.
+        """
+        sums = _tree_scan(torch.softmax(x, dim=-1))
+        return sums.flip(-1).cummin(dim=-1).values.flip(-1)
+
+    def crossed(
+        self, edges: Float32[Tensor, "B V"], uniform: Float64[Tensor, "B n"]
+    ) -> Int64[Tensor, "B n"]:
+        """Return the lanes of the last crossings; where there is none, a likely id."""
+        ids = torch.searchsorted(edges, uniform.float(), right=True)
+        likely = edges.diff(dim=-1, prepend=torch.zeros_like(edges[:, :1])).argmax(dim=-1)
+        return torch.where(ids < edges.shape[-1], ids, likely[:, None])
 
 
 def _tree_scan(values: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
@@ -145,7 +151,7 @@ def _tree_scan(values: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
     return sums
 
 
-@FAULTS.fault("B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail")
+@FAULTS.fault("B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail", "draw.support")
 class _HalfNoise(RightSampler):
     """With float16 logits the noise is narrowed to float16, where small values become 0."""
 

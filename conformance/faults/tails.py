@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from refsampler.conformance.faults.base import Kind, Shelf
-from refsampler.conformance.faults.right import RightKernel
+from refsampler.conformance.faults.rowwise import RowwiseKernel
 
 __all__ = ["FAULTS"]
 
@@ -20,7 +20,7 @@ _BANK = "parametric bank"
 
 
 @FAULTS.fault("tail-dropped", _BANK, "", "draw.tail", bank=("tail is missing",))
-class _Dropped(RightKernel):
+class _Dropped(RowwiseKernel):
     """Ids of probability below 2e-6 are never drawn."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
@@ -28,7 +28,7 @@ class _Dropped(RightKernel):
 
 
 @FAULTS.fault("tail-tripled", _BANK, "", "draw.tail", bank=("tail mass x2", "tail mass x4"))
-class _Tripled(RightKernel):
+class _Tripled(RowwiseKernel):
     """Ids of probability below 2e-6 are drawn three times too often."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
@@ -36,7 +36,7 @@ class _Tripled(RightKernel):
 
 
 @FAULTS.fault("tail-coarse", _BANK, "", "draw.resolution")
-class _Coarse(RightKernel):
+class _Coarse(RowwiseKernel):
     """The mass of sixteen very unlikely ids goes to the first of them."""
 
     def law(self, probs: Float64[Tensor, "B V"]) -> Float64[Tensor, "B V"]:
