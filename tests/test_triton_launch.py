@@ -11,31 +11,47 @@ pytest.importorskip("triton", reason="triton is not installed: not run")
 
 from refsampler.backends.triton import direct
 from refsampler.backends.triton.call import Made, Workspace
-from refsampler.backends.triton.direct import Plan
+from refsampler.backends.triton.direct import KernelNode, Plan, Ready
 
 GIVEN, KEPT = torch.zeros(2), torch.zeros(3)
 TYPES = {"x": "*fp32", "V": "i32", "one": "constexpr", "work": "*i64", "n": "i64"}
 
 
 class FakeDriver:
-    """Reads the arguments as the real one does: through the addresses it is given."""
+    """Reads the arguments when the real one does, through the addresses it is given."""
 
     def __init__(self, sizes, code=0):
-        self.sizes, self.code, self.seen = sizes, code, []
+        self.sizes, self.code, self.seen, self.destroyed = sizes, code, [], []
 
     def parameter_sizes(self, function):
         assert function == 77
         return self.sizes
 
-    def launch(self, function, *rest):
-        *grid, stream, addresses, _ = rest
+    def instantiate(self, kernels):
+        self.read = [self._arguments(one) for one in kernels]
+        nodes = [ctypes.c_void_p(one) for one in range(1, 1 + len(kernels))]
+        return Ready(ctypes.c_void_p(5), ctypes.c_void_p(6), tuple(nodes))
+
+    def update(self, ready, node, kernel):
+        assert ready.launched.value == 5
+        self.read[node.value - 1] = self._arguments(kernel)
+
+    def launch(self, ready, stream):
+        direct._take(self.code, "cuGraphLaunch")
+        self.seen.append((ready.launched.value, stream.value, list(self.read)))
+
+    def destroy(self, ready):
+        self.destroyed.append(ready)
+
+    def _arguments(self, kernel):
         types = (ctypes.c_uint64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_int64)
+        addresses = (ctypes.c_void_p * len(self.sizes)).from_address(kernel.arguments)
         values = [
             kind.from_address(address).value
             for kind, address in zip(types, addresses, strict=False)
         ]
-        self.seen.append((function.value, [one.value for one in grid], stream.value, values))
-        return self.code
+        grid = [*kernel.programs, *kernel.threads, kernel.shared]
+        return kernel.function, grid, values
 
 
 class FakeCompiled:
@@ -54,26 +70,42 @@ class FakeCompiled:
         return lambda *arguments, stream: self.seen.append((grid, arguments, stream))
 
 
-def plan_of(compiled):
-    made = Made(compiled, 9, (GIVEN, 128256, 1, KEPT, -5))
+def plan_of(*compiled):
+    """Kernels on the same arguments, of 9 programs, 10 and so on."""
+    made = [
+        Made(one, 9 + place, (GIVEN, 128256, 1, KEPT, -5)) for place, one in enumerate(compiled)
+    ]
     work = cast("Workspace", SimpleNamespace())
-    return Plan([made], {id(GIVEN): 1}, 33, work, ())
+    return Plan(made, {id(GIVEN): 1}, 33, work, ())
 
 
 def test_the_driver_gets_each_argument_where_the_kernel_reads_it(monkeypatch):
     driver = FakeDriver([8, 4, 8, 8, 8, 8])
     monkeypatch.setattr(direct, "_driver", lambda: driver)
-    compiled = FakeCompiled()
-    plan = plan_of(compiled)
-    plan.run([11, 2**63 + 16])
-    plan.run([11, 4096])
-    grid = [9, 1, 1, 128, 1, 1, 512]
+    compiled = FakeCompiled(), FakeCompiled()
+    plan = plan_of(*compiled)
     kept = KEPT.data_ptr()
-    assert driver.seen == [
-        (77, grid, 33, [2**63 + 16, 128256, kept, -5]),
-        (77, grid, 33, [4096, 128256, kept, -5]),
+    for pointer in (2**63 + 16, 4096, 4096):
+        plan.run([11, pointer])
+        kernels = [
+            (77, [programs, 1, 1, 128, 1, 1, 512], [pointer, 128256, kept, -5])
+            for programs in (9, 10)
+        ]
+        assert driver.seen.pop() == (5, 33, kernels)
+    assert not driver.seen
+    assert compiled[0].seen == compiled[1].seen == []
+    del plan
+    assert [one.launched.value for one in driver.destroyed] == [5]
+
+
+def test_a_node_has_the_drivers_layout():
+    """A pointer, seven numbers, padding, four pointers."""
+    assert ctypes.sizeof(KernelNode) == 72
+    assert [getattr(KernelNode, name).offset for name in ("shared", "arguments", "context")] == [
+        32,
+        40,
+        64,
     ]
-    assert compiled.seen == []
 
 
 @pytest.mark.parametrize(
@@ -89,13 +121,15 @@ def test_the_driver_gets_each_argument_where_the_kernel_reads_it(monkeypatch):
 def test_what_the_driver_does_not_confirm_goes_through_triton(monkeypatch, sizes, metadata):
     driver = None if sizes is None else FakeDriver(sizes)
     monkeypatch.setattr(direct, "_driver", lambda: driver)
-    compiled = FakeCompiled(**metadata)
-    plan_of(compiled).run([11, 4096])
-    assert compiled.seen == [((9, 1, 1), (4096, 128256, 1, KEPT.data_ptr(), -5), 33)]
+    first, second = FakeCompiled(), FakeCompiled(**metadata)
+    plan_of(first, second).run([11, 4096])
+    arguments = (4096, 128256, 1, KEPT.data_ptr(), -5)
+    assert first.seen == [((9, 1, 1), arguments, 33)]
+    assert second.seen == [((10, 1, 1), arguments, 33)]
     assert driver is None or driver.seen == []
 
 
 def test_a_launch_that_fails_is_not_lost(monkeypatch):
     monkeypatch.setattr(direct, "_driver", lambda: FakeDriver([8, 4, 8, 8, 8, 8], code=700))
-    with pytest.raises(RuntimeError, match="cuLaunchKernel returned 700"):
+    with pytest.raises(RuntimeError, match="cuGraphLaunch returned 700"):
         plan_of(FakeCompiled()).run([11, 4096])

@@ -39,13 +39,11 @@ def _choose(w, upto, bits, LENGTH: tl.constexpr):
 
     `upto` are the prefix sums of w.
     """
-    a = tl.arange(0, LENGTH)
     target = below(bits, tl.max(upto, 0))
     place = tl.sum((upto[:, None] <= target[None, :]).to(tl.int32), 0)
     place = tl.minimum(place, LENGTH - 1)
-    here = a[:, None] == place[None, :]
-    own = tl.sum(tl.where(here, w[:, None], 0), 0)
-    before = tl.sum(tl.where(here, upto[:, None], 0), 0) - own
+    own = tl.gather(w, place, 0)
+    before = tl.gather(upto, place, 0) - own
     part = (target - before).to(tl.float64) / tl.maximum(own, 1).to(tl.float64)
     return place, tl.minimum(tl.maximum(part, 0.0), 1.0)
 

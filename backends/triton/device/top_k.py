@@ -71,9 +71,11 @@ def candidates(
     """
     n = tl.zeros((), tl.int32)
     bound = tl.maximum(bound, LOWEST)
+    g = tl.arange(0, G)
+    ahead = tl.load(picked + g, mask=g < selected, other=0)
     for first in range(0, selected, G):
-        place = first + tl.arange(0, G)
-        chunk = tl.load(picked + place, mask=place < selected, other=0)
+        place, chunk = first + g, ahead
+        ahead = tl.load(picked + place + G, mask=place + G < selected, other=0)
         ids = chunk[:, None] * C + tl.arange(0, C)[None, :]
         alive = (place < selected)[:, None] & (ids < V)
         x = load_logits(logits, ids, id_stride, alive, STRIDED)
