@@ -329,17 +329,17 @@ def test_the_examples_meet_every_path(shape, asked, left):
 @pytest.mark.parametrize("beside", [False, True])
 def test_what_lies_too_near_the_edge_for_float32_is_summed_in_integers(beside):
     """Half of the ids has twice the mass of the others: at p = 2/3 these begin to be kept."""
-    logits = torch.zeros(8, VOCAB)
+    count = 8 * COPIES
+    logits = torch.zeros(count, VOCAB)
     logits[:, 1::2] = -math.log(2)
-    asked = [Asked(p=2 / 3 + (-1) ** row * 8e-7) for row in range(8)]
+    asked = [Asked(p=2 / 3 + (-1) ** row * 8e-7) for row in range(count)]
     if beside:
-        logits, asked = logits[:4], [*asked[:3], Asked(k=3)]
-    seeds = list(range(len(asked)))
-    ids = drawn(logits, asked, seeds)
-    assert ids == expected(logits, asked, seeds)
+        asked[-1] = Asked(k=3)
+    ids = drawn(logits, asked, list(range(count)))
+    assert ids == expected(logits, asked, list(range(count)))
     assert any(one % 2 for one in ids[::2])
     assert not any(one % 2 for one in ids[1::2])
-    assert kernel.left_over().tolist()[:3] == [WHOLE.value if beside else OPEN.value] * 3
+    assert set(kernel.left_over().tolist()[:-1]) == {WHOLE.value if beside else OPEN.value}
 
 
 @pytest.mark.clause("top-p.keep")
