@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 
 from refsampler.conformance.cli import main
 from refsampler.conformance.commands.schema import NAMES, schema_of
@@ -95,8 +96,34 @@ def test_the_command_on_two_backends():
     shown = invoke(*here, *words, "--format", "json")
     jsonschema.validate(json.loads(shown.stdout), schema_of("compare-backends"))
     # other noise: the same draws of both would be no two samples
-    found = json.loads(shown.stdout)
+    (found,) = json.loads(shown.stdout)["rows"]
     assert found["first"]["observed"] != found["second"]["observed"]
+
+
+def test_the_command_on_rows_of_the_users_own(tmp_path):
+    rows = np.full((3, 64), -np.inf, dtype=np.float32)
+    rows[0, :4] = np.log([0.4, 0.3, 0.2, 0.1])  # row 1 has nothing to draw
+    rows[2, 60:] = np.log([0.7, 0.1, 0.1, 0.1])
+    save_file({"mine": rows}, tmp_path / "mine.safetensors")
+    np.save(tmp_path / "mine.npy", rows)
+    # each end holds for three rows together: swing of 5,000 draws sqrt(ln(3e6) / 1e4) = 0.03862;
+    # noise of the four ids and the cell outside sqrt(4 / 5000) / 2 = 0.01414
+    wrong = "tests.broken_samplers:NoTemperature"
+    words = ("compare", wrong, "reference", "--temperature", 2, "--logits")
+    mine = tmp_path / "mine.safetensors"
+    shown = invoke(*words, mine, "--draws", 5_000, "--seed", 3, "--format", "json")
+    assert shown.exit_code == 1, shown.output
+    jsonschema.validate(json.loads(shown.stdout), schema_of("compare-backends"))
+    found = json.loads(shown.stdout)
+    assert found["without_law"] == ["mine[1]"]
+    assert [one["row"] for one in found["rows"]] == ["mine[0]", "mine[2]"]
+    assert found["rows"][1]["first"]["detectable"] == pytest.approx(0.01414 + 2 * 0.03862, abs=1e-4)
+    assert found["rows"][1]["first"]["low"] > 0
+    assert found["rows"][1]["second"]["low"] == 0
+    assert invoke(*words, mine, "--row", 3).exit_code == 2
+    one = invoke(*words, tmp_path / "mine.npy", "--draws", 500, "--seed", 3, "--row", 0)
+    assert "mine[0]: V = 64, 4 ids kept" in one.output
+    assert "mine[2]" not in one.output
 
 
 @pytest.mark.parametrize(

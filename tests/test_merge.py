@@ -28,7 +28,7 @@ def verdicts(folder):
     return [{key: one[key] for key in kept} for one in lines if one["record"] == "verdict"]
 
 
-def test_two_shards_say_what_the_whole_run_says(cli, tmp_path):
+def test_two_shards_say_what_the_whole_run_says(cli, tmp_path, monkeypatch):
     whole = check(cli, "whole")
     parts = [check(cli, f"part{one}", "--shard", f"{one}/2") for one in (1, 2)]
     assert whole.exit_code == 1
@@ -43,8 +43,14 @@ def test_two_shards_say_what_the_whole_run_says(cli, tmp_path):
     fewer = cli("merge", "part1", "part2", "--report", "fewer")
     assert fewer.exit_code == 1
     assert "INCONCLUSIVE top-k.off" in fewer.output
+    assert "::error" not in fewer.output
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     alone = cli("merge", "part1", "--report", "alone")
     assert "shards without a report: 2" in alone.output
+    assert "::error title=top-k.keep FAIL::" in alone.output
+    assert summary.read_text("utf-8") == (tmp_path / "alone" / "verdicts.md").read_text("utf-8")
 
 
 def test_laws_of_two_shards_multiply(cli, tmp_path):

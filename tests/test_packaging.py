@@ -13,6 +13,7 @@ import refsampler
 
 ROOT = Path(__file__).parents[1]
 TOPS = ("refsampler", "backends", "conformance")
+SUITE = ROOT / "conformance" / "reporting" / "suite"
 DATA = {".py", ".toml", ".j2", ".json", ".typed"}
 
 
@@ -24,6 +25,9 @@ def expected_files() -> set[str]:
             if path.is_file() and path.suffix in DATA:
                 inside = path.relative_to(ROOT).as_posix()
                 found.add(inside if top == "refsampler" else f"refsampler/{inside}")
+    for linked in SUITE.iterdir():  # links, which rglob does not follow
+        inside = f"refsampler/{linked.relative_to(ROOT).as_posix()}"
+        found |= {f"{inside}/{path.name}" for path in linked.glob("*.json")}
     return found | {"refsampler/py.typed"}
 
 
@@ -40,6 +44,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for top in TOPS:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / top, copy / top, symlinks=True, ignore=ignore)
+    for linked in SUITE.iterdir():
+        shutil.copytree(linked, copy / "reports" / linked.name)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     return copy
@@ -99,6 +105,9 @@ def test_an_installed_wheel_resolves_and_leaves_generic_names_alone(direct, tmp_
         "import importlib.util as u, refsampler.backends as b, refsampler.conformance as c\n"
         "from refsampler.clauses import load\n"
         "assert not u.find_spec('backends') and not u.find_spec('conformance')\n"
+        "from refsampler.conformance.reporting.health import committed, read_health\n"
+        "found = read_health(committed())\n"
+        "assert found.calibration and found.power and found.faults\n"
         "print(b.__file__, c.__file__, len(load().clauses), sep='\\n')\n"
     )
     run = subprocess.run(

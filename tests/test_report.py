@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from urllib.parse import quote, unquote
 
 import msgspec
 import pytest
@@ -185,18 +186,38 @@ def test_the_committed_results_about_the_suite_are_read(tmp_path):
     assert read_health(tmp_path) == Health()
 
 
-def test_an_index_shows_every_clause_of_every_backend(failing, plain, tmp_path):
+def test_an_index_shows_every_clause_of_every_run(failing, plain, tmp_path):
     from xml.etree import ElementTree as ET
 
-    ran = CliRunner().invoke(main, ["report", str(failing), str(failing), "--index", str(tmp_path)])
+    second, folder = tmp_path / "second <run>", tmp_path / "index"
+    second.mkdir()
+    rewritten(failing, second, lambda record: record)
+    (second / "note.txt").write_text("by hand: <b>Tuesday</b>\n", "utf-8")
+    ran = CliRunner().invoke(main, ["report", str(failing), str(second), "--index", str(folder)])
     assert ran.exit_code == 0, ran.output
-    page = (tmp_path / "README.md").read_text("utf-8")
+    assert not (second / "report.html").exists()
+    page = (folder / "README.md").read_text("utf-8")
     assert "| `draw.law` | ✗ | ✗ |" in page
     assert "<script" not in page
-    (link,) = set(re.findall(r"\]\(([^)]+report\.html)\)", page))
-    assert (tmp_path / link).resolve() == failing / "report.html"
-    root = ET.fromstring((tmp_path / "map.svg").read_text("utf-8"))  # noqa: S314 - our own
+    assert "* note: by hand: &lt;b>Tuesday&lt;/b>" in page
+    assert "* asked: profile quick, clauses draw.law only, run seed 3, " in page
+    assert re.search(r"\* not asked: .*\btop-k\.keep, ", page)
+    browsable = (folder / "index.html").read_text("utf-8")
+    found = Elements(browsable)
+    assert found.open == []
+    assert "script" not in found.tags
+    assert found.fetched == []
+    names = {unquote(one) for one in re.findall(r'href="([^"#]+)#[fc]-', browsable)}
+    assert names == {f"{failing.name}.html", "second <run>.html"}
+    for name in names:
+        ids = Elements((folder / name).read_text("utf-8")).ids
+        anchors = re.findall(rf'href="{re.escape(quote(name))}#([^"]+)"', browsable)
+        assert anchors
+        assert set(anchors) <= set(ids)
+    root = ET.fromstring((folder / "map.svg").read_text("utf-8"))  # noqa: S314 - our own
     cells = [one for one in root.findall(".//{*}rect") if one.find("{*}title") is not None]
     verdicts = read_run(failing).verdicts
     assert [one.get("class") for one in cells] == 2 * [one.status for one in verdicts]
     assert not root.findall(".//{*}script")
+    same = CliRunner().invoke(main, ["report", str(failing), str(failing), "--index", str(folder)])
+    assert same.exit_code == 2

@@ -1,4 +1,4 @@
-"""``refsampler compare``: two stored runs, or two backends on one row."""
+"""``refsampler compare``: two stored runs, or two backends on rows of logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import msgspec
 
 from refsampler.conformance.case import Case
 from refsampler.conformance.commands import Format, format_option
-from refsampler.conformance.commands.compare_backends import SideBySide, side_by_side
+from refsampler.conformance.commands.compare_backends import (
+    RowsSideBySide,
+    SideBySide,
+    side_by_side,
+)
+from refsampler.conformance.commands.compare_rows import rows_of
 from refsampler.conformance.commands.law import CaseParam
 from refsampler.conformance.commands.options import run_seed_of, seed_option
 from refsampler.conformance.commands.tables import echo_table
@@ -49,7 +54,17 @@ class Comparison(msgspec.Struct, frozen=True):
 @click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0)
 @click.option("--min-p", type=click.FloatRange(0, 1), default=0.0)
 @click.option("--case", type=CaseParam(), help="File with a case of one row, in place of these.")
-@click.option("--draws", type=click.IntRange(1), default=200_000, show_default=True)
+@click.option(
+    "--logits",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Your own rows instead: safetensors of tensors [rows, vocab], or .npy; the first 16 rows.",
+)
+@click.option(
+    "--row", "rows", type=click.IntRange(0), multiple=True, help="Of --logits: only these."
+)
+@click.option(
+    "--draws", type=click.IntRange(1), default=200_000, show_default=True, help="Of each row."
+)
 @seed_option
 @format_option
 def compare(
@@ -61,6 +76,8 @@ def compare(
     top_p: float,
     min_p: float,
     case: Case | None,
+    logits: Path | None,
+    rows: tuple[int, ...],
     draws: int,
     seed: int | None,
     form: Format,
@@ -70,8 +87,9 @@ def compare(
     Of two runs: new failures, what was fixed, effects that changed, and their laws judged again from
     the stored counts, which is exploratory. Exit status 1 if something fails newly.
 
-    Of two backends: both draw one LLM-like row; their distances from the exact law and from each
-    other are shown with what would have been seen. Exit status 1 if a distance is surely not 0.
+    Of two backends: both draw one LLM-like row, or the rows of --logits; their distances from the
+    exact law and from each other are shown with what would have been seen. Exit status 1 if a
+    distance is surely not 0; wrongly so with probability 1e-6 for each kind of distance.
     """
     if _is_report(first) and _is_report(second):
         try:
@@ -81,15 +99,31 @@ def compare(
         sys.exit(_show_runs(*runs, form))
     if _is_report(first) or _is_report(second):
         raise click.UsageError("compare two folders with reports, or two backends")
-    recipe = RowRecipe(shape="zipf", seed=11, scale=0.75)
+    if case is not None and logits is not None:
+        raise click.UsageError("--case and --logits are two ways to name rows: one is allowed")
+    if rows and logits is None:
+        raise click.UsageError("--row chooses among the rows of --logits")
     asked = request(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    named = (first, second), draws, run_seed_of(seed)
+    if logits is not None:
+        with rows_of(logits, asked, rows) as cases:
+            sys.exit(_compare(cases, *named, form))
+    recipe = RowRecipe(shape="zipf", seed=11, scale=0.75)
     row = batch(vocab, [(recipe, asked)], "draw.law") if case is None else case
     if len(row.requests) != 1 or row.requests[0].params.seed is not None:
         raise click.BadParameter("allowed is a case of one row without a seed", param_hint="--case")
-    found = side_by_side((first, second), row, draws, run_seed_of(seed))
+    sys.exit(_compare((row,), *named, form))
+
+
+def _compare(
+    cases: Sequence[Case], specs: tuple[str, str], draws: int, run_seed: int, form: Format
+) -> int:
+    found = side_by_side(specs, cases, draws, run_seed)
     _show_backends(found, form)
-    apart = any(one.low > 0 for one in (found.first, found.second, found.apart))
-    sys.exit(ExitCode.DOES_NOT if apart else ExitCode.CONFORMS)
+    if not found.rows:
+        return ExitCode.NOTHING_RAN
+    apart = any(one.differs for one in found.rows)
+    return ExitCode.DOES_NOT if apart else ExitCode.CONFORMS
 
 
 def _is_report(word: str) -> bool:
@@ -143,28 +177,36 @@ def _words(one: Interval) -> str:
     return f"{one.observed:.2g} [{one.low:.2g}, {one.high:.2g}]"
 
 
-def _show_backends(found: SideBySide, form: Format) -> None:
+def _show_backends(found: RowsSideBySide, form: Format) -> None:
     if form == "json":
         click.echo(msgspec.json.encode(found))
         return
-    click.echo(f"{found.words}; {found.draws:,} draws each, run seed {found.run_seed}")
+    click.echo(f"{found.draws:,} draws of each row from each backend, run seed {found.run_seed}")
+    for one in found.rows:
+        click.echo(f"\n{one.row}{': ' if one.row else ''}{one.words}")
+        _show_row(found.names, one, markdown=form == "markdown")
+    if found.without_law:
+        click.echo(f"left out, nothing can be drawn from them: {', '.join(found.without_law)}")
+    if found.rows and not any(one.differs for one in found.rows):
+        click.echo("no distance was seen; one of the sizes on the right would have been")
+
+
+def _show_row(names: tuple[str, str], row: SideBySide, *, markdown: bool) -> None:
     named: Sequence[tuple[str, Interval]] = (
-        (f"{found.names[0]} from the exact law", found.first),
-        (f"{found.names[1]} from the exact law", found.second),
-        ("from each other", found.apart),
+        (f"{names[0]} from the exact law", row.first),
+        (f"{names[1]} from the exact law", row.second),
+        ("from each other", row.apart),
     )
-    rows = [
+    cells = [
         (name, f"{one.observed:.4f}", _range(one), f"{one.detectable:.4f}") for name, one in named
     ]
     columns = ("total variation", "observed", "interval, 1 - 1e-6 an end", "would have shown from")
-    echo_table(columns, rows, markdown=form == "markdown")
-    for name, shape, outside in zip(found.names, found.shapes, found.outside, strict=True):
+    echo_table(columns, cells, markdown=markdown)
+    for name, shape, outside in zip(names, row.shapes, row.outside, strict=True):
         if outside:
             click.echo(f"{name}: {outside} draws that no right backend gives")
         if shape:
             click.echo(f"{name}: {shape} (a description, fitted after looking)")
-    if not any(one.low > 0 for _, one in named):
-        click.echo("no distance was seen; one of the sizes on the right would have been")
 
 
 def _range(one: Interval) -> str:

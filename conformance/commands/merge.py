@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from refsampler.conformance.expectations import (
 from refsampler.conformance.merge import CannotMerge, judge_shards, read_shards
 from refsampler.conformance.recorded import RecordingError, add_folder
 from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.reporting.github import tell_github
 from refsampler.conformance.reporting.records import footer_record, verdict_record
 
 __all__ = ["merge"]
@@ -49,7 +51,7 @@ def merge(
 
     Only shards of one plan are merged: same backend, seed, profile and clauses, every shard once.  A
     missing or unfinished shard leaves its clauses INCONCLUSIVE.  The backend is not needed.  Exit
-    status as of `check`.
+    status as of `check`, and so is what GitHub Actions is told.
     """
     if logits is not None:
         add_folder(logits)
@@ -74,6 +76,8 @@ def merge(
     page = markdown(outcome.decisions, f"{shards.header.backend}: verdicts", line)
     (folder / "verdicts.md").write_text(page, encoding="utf-8")
     show(outcome.decisions, line)
+    for told in tell_github(os.environ, page, outcome.decisions, code):
+        click.echo(told)
     for stale in stale_entries(outcome.decisions, known, name):
         click.echo(f"stale expectation of {stale.entry.clause}: {stale.why}", err=True)
     if shards.missing:

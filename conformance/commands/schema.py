@@ -51,7 +51,7 @@ def _type_of(name: str) -> Any:
         "law": law.RowLaw,
         "trace": trace.Traced,
         "compare-runs": compare.Comparison,
-        "compare-backends": compare_backends.SideBySide,
+        "compare-backends": compare_backends.RowsSideBySide,
     }
     return types[name]
 

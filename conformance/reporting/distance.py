@@ -79,21 +79,28 @@ def _bucket(view: Partition | None, cells: IntArray) -> IntArray:
     return cells if view is None else view.bucket_of_cell[cells]
 
 
-def from_law(probs: FloatArray, counts: IntArray) -> Interval:
-    """Return the distance of frequencies of counts [cells], at least one draw, from a law [cells]."""
+def from_law(probs: FloatArray, counts: IntArray, chance: float = CHANCE) -> Interval:
+    """Return the distance of frequencies of counts [cells], at least one draw, from a law [cells].
+
+    Args:
+        probs: of the law.
+        counts: drawn.
+        chance: with which an end may be wrong; less where several are looked at together.
+
+    """
     frequencies = counts / counts.sum()
-    return _interval(frequencies, probs, (int(counts.sum()),))
+    return _interval(frequencies, probs, (int(counts.sum()),), chance)
 
 
-def between(first: IntArray, second: IntArray) -> Interval:
+def between(first: IntArray, second: IntArray, chance: float = CHANCE) -> Interval:
     """Return the distance of two samplers, from independent counts [cells] of at least one draw."""
     draws = (int(first.sum()), int(second.sum()))
-    return _interval(first / draws[0], second / draws[1], draws)
+    return _interval(first / draws[0], second / draws[1], draws, chance)
 
 
-def _interval(one: FloatArray, other: FloatArray, draws: Sequence[int]) -> Interval:
+def _interval(one: FloatArray, other: FloatArray, draws: Sequence[int], chance: float) -> Interval:
     observed = 0.5 * float(np.abs(one - other).sum())
-    swing = math.sqrt(-math.log(CHANCE) * sum(1 / n for n in draws) / 2)
+    swing = math.sqrt(-math.log(chance) * sum(1 / n for n in draws) / 2)
     noise = sum(0.5 * math.sqrt((one.size - 1) / n) for n in draws)
     low = max(observed - noise - swing, 0.0)
     return Interval(observed, low, min(observed + swing, 1.0), min(noise + 2 * swing, 1.0))

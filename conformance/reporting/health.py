@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-import refsampler
-
 __all__ = ["Calibration", "FaultKind", "Health", "Power", "committed", "read_health"]
 
 _OUT_OF_SCOPE: Final = "out of scope"
@@ -97,8 +95,8 @@ class Health:
 
 
 def committed() -> Path:
-    """Return the folder of committed reports in a checkout; it need not exist."""
-    return Path(refsampler.__file__).parents[1] / "reports"
+    """Return the folder of committed results: links in a checkout, copies in an installation."""
+    return Path(__file__).parent / "suite"
 
 
 def read_health(reports: Path) -> Health:

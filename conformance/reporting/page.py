@@ -196,6 +196,8 @@ def _tested(run: StoredRun) -> Iterator[Fact]:
     if header.shard is not None:
         yield Fact("shard", f"{header.shard[0]} of {header.shard[1]}")
     yield Fact("started", header.started)
+    if run.note:
+        yield Fact("note", run.note)
 
 
 def _promises(run: StoredRun) -> Iterator[Fact]:

@@ -24,10 +24,13 @@ from refsampler.conformance.records import (
 )
 from refsampler.conformance.verdict import Status
 
-__all__ = ["REPORT", "AskedRecord", "NoReportError", "StoredRun", "read_run"]
+__all__ = ["NOTE", "REPORT", "AskedRecord", "NoReportError", "StoredRun", "read_run"]
 
 REPORT: Final = "report.jsonl"
 """Name of the report in its folder."""
+
+NOTE: Final = "note.txt"
+"""Name of a file beside it that says in words what no record does, as the machine's name."""
 
 AskedRecord = CaseRecord | LawRecord | MixedRecord | TailRecord | PairsRecord
 """A record of one case."""
@@ -53,6 +56,7 @@ class StoredRun:
         pairs: independence and drafts.
         verdicts: one a clause.
         footer: how it ended; None of a run that was killed.
+        note: what somebody wrote beside it; empty without.
 
     """
 
@@ -65,6 +69,7 @@ class StoredRun:
     pairs: tuple[PairsRecord, ...]
     verdicts: tuple[VerdictRecord, ...]
     footer: Footer | None
+    note: str = ""
 
     @property
     def asked(self) -> tuple[AskedRecord, ...]:
@@ -115,7 +120,12 @@ def read_run(place: Path) -> StoredRun:
         pairs=_of(records, PairsRecord),
         verdicts=_of(records, VerdictRecord),
         footer=footers[-1] if footers else None,
+        note=_note(path.parent / NOTE),
     )
+
+
+def _note(path: Path) -> str:
+    return " ".join(path.read_text(encoding="utf-8").split()) if path.is_file() else ""
 
 
 def _of(records: Sequence[Record], kind: type[_R]) -> tuple[_R, ...]:

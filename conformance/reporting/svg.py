@@ -63,10 +63,14 @@ def to_svg(figure: Figure, name: str, label: str) -> str:
 
     """
     import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)
     held = io.StringIO()
+    # Figure.savefig draws everything twice, the first time to measure what is not asked for here.
     with mpl.rc_context({"svg.hashsalt": name}):
-        figure.savefig(held, format="svg", transparent=True, metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(held, metadata={"Date": None})
     text = held.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
