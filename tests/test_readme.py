@@ -9,6 +9,10 @@ import click
 import pytest
 import torch
 
+from tests.documents import empty_folder, run_line
+
+__all__ = ["empty_folder"]
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -77,6 +81,26 @@ def test_the_adapter_survives_what_a_kernel_must(adapter):
     broken[1] = -torch.inf
     assert set(adapter.draw(broken, rows()).tolist()) <= {0, 1, 2}
     assert adapter.draw(torch.zeros(0, 3), rows()).shape == (0,)
+
+
+def test_a_wrong_kernel_of_ones_own_fails_after_two_commands(empty_folder, monkeypatch):
+    check, report = (
+        re.search(rf"^\$ (refsampler {name} [^ #]+)", README, re.MULTILINE)[1]  # type: ignore[index]
+        for name in ("check", "report")
+    )
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    (code,) = re.findall(r"```python\n(# my_module\.py\n.*?)```", README, re.DOTALL)
+    wrong = code.replace("values < kth", "values <= kth")
+    assert wrong != code
+    (empty_folder / "my_module.py").write_text(wrong, "utf-8")
+    said = run_line(f"{check} --clause 'top-k.*'  # exit 1")  # of the minute that all clauses take
+    assert "FAIL top-k.keep" in said
+    assert "replay    refsampler replay" in said
+    run_line(report)
+    assert "f-top-k.keep" in (empty_folder / "reports/runs/my-kernel/report.html").read_text(
+        "utf-8"
+    )
+    sys.modules.pop("my_module", None)
 
 
 def test_the_test_file_has_a_test_for_each_clause(adapter, monkeypatch):

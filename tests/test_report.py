@@ -11,17 +11,10 @@ from click.testing import CliRunner
 
 from refsampler.conformance.cli import main
 from refsampler.conformance.records import Footer, Record, VerdictRecord, read_report
-from refsampler.conformance.reporting import html as html_module
 from refsampler.conformance.reporting.health import Health, committed, read_health
 from refsampler.conformance.reporting.html import html
 from refsampler.conformance.reporting.stored import NoReportError, read_run
 from tests.failing_run import EVIL
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    """Pages without plots, which take most of the time."""
-    monkeypatch.setattr(html_module, "can_plot", lambda: False)
 
 
 class Elements(HTMLParser):
@@ -57,7 +50,7 @@ class Elements(HTMLParser):
         self.text.append(data)
 
 
-def test_a_failing_run_becomes_a_page(failing, plain):
+def test_a_failing_run_becomes_a_page(failing):
     page = html(read_run(failing))
     found = Elements(page)
     assert found.open == []
@@ -74,7 +67,7 @@ def test_a_failing_run_becomes_a_page(failing, plain):
     assert re.search(r"refsampler replay [0-9a-f]{12}", text)
 
 
-def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing, plain):
+def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing):
     page = html(read_run(failing))
     found = Elements(page)
     assert "script" not in found.tags
@@ -84,7 +77,7 @@ def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing, plain):
     assert not re.search(r"(?:href|url\()=?[\"']?https?:", page)
 
 
-def test_the_script_of_a_failure_is_linked_where_it_lies(failing, plain):
+def test_the_script_of_a_failure_is_linked_where_it_lies(failing):
     run = read_run(failing)
     page = html(run)
     scripts = [path.name for path in (failing / "repro").glob("*.py")]
@@ -93,19 +86,13 @@ def test_the_script_of_a_failure_is_linked_where_it_lies(failing, plain):
     assert 'href="repro/' not in html(replace(run, folder=run.folder / "elsewhere"))
 
 
-def test_without_matplotlib_the_page_is_written_and_says_so(failing, plain):
-    page = html(read_run(failing))
-    assert "refsampler[report]" in page
-    assert "<svg" not in page
-
-
-def test_plots_take_the_colours_of_the_page(failing):
-    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
-    page = html(read_run(failing))
-    assert page.count("<svg") >= 4
-    assert "var(--line)" in page
-    assert "#010101" not in page
-    assert "refsampler[report]" not in page
+def test_each_law_has_its_plots_in_the_colours_of_the_page(failing):
+    run = read_run(failing)
+    page = html(run)
+    assert page.count("<svg") == sum(4 if len(law.path) > 1 else 3 for law in run.laws)
+    drawn = {kind for kinds in re.findall(r'<path class="([^"]+)"', page) for kind in kinds.split()}
+    styled = set(re.findall(r"\.chart \.([a-z]+)", page))
+    assert {"curve", "surface", "dots", "stems"} <= drawn <= styled | {"curve"}
     assert len(page) < 3 * 2**20
 
 
@@ -119,7 +106,7 @@ def test_the_path_of_the_evidence_is_stored(failing):
         assert log_e == pytest.approx(law.log_e, abs=1e-4)
 
 
-def test_the_command_writes_it_beside_the_report(failing, plain):
+def test_the_command_writes_it_beside_the_report(failing):
     ran = CliRunner().invoke(main, ["report", str(failing)])
     assert ran.exit_code == 0, ran.output
     assert (failing / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
@@ -136,7 +123,7 @@ def rewritten(source, target, change):
     return read_run(target)
 
 
-def test_failures_stand_with_the_worst_first(failing, plain, tmp_path):
+def test_failures_stand_with_the_worst_first(failing, tmp_path):
     def failed(clause, **said):
         (law,) = (one for one in read_run(failing).verdicts if one.clause == "draw.law")
         return msgspec.structs.replace(law, clause=clause, **said)
@@ -160,7 +147,7 @@ def test_failures_stand_with_the_worst_first(failing, plain, tmp_path):
     assert order == ["top-k.keep", "draw.law", "mask.flagged", "top-p.keep"]
 
 
-def test_a_killed_run_claims_nothing(failing, plain, tmp_path):
+def test_a_killed_run_claims_nothing(failing, tmp_path):
     def change(record: Record):
         return None if isinstance(record, Footer | VerdictRecord) else record
 
@@ -186,7 +173,7 @@ def test_the_committed_results_about_the_suite_are_read(tmp_path):
     assert read_health(tmp_path) == Health()
 
 
-def test_an_index_shows_every_clause_of_every_run(failing, plain, tmp_path):
+def test_an_index_shows_every_clause_of_every_run(failing, tmp_path):
     from xml.etree import ElementTree as ET
 
     second, folder = tmp_path / "second <run>", tmp_path / "index"

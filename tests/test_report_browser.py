@@ -16,7 +16,9 @@ from tests.failing_run import EVIL
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine: nobody has looked at the page"
+)
 
 OWN_HOSTS = (".google.com", ".googleapis.com")
 QUIET = (
@@ -28,7 +30,6 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def page(failing, tmp_path_factory):
-    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     path: Path = tmp_path_factory.mktemp("browser") / "report.html"
     path.write_text(html(read_run(failing)), encoding="utf-8")
     return path
@@ -55,10 +56,7 @@ def test_a_browser_shows_it_without_complaint_or_request(page, tmp_path):
     }
     # the browser looks for its own updates whatever page it shows
     assert not [host for host in hosts if host and not host.endswith(OWN_HOSTS)]
-    from matplotlib.image import imread
-
-    colours = (imread(str(picture))[..., :3] * 255).round()
-    assert (colours == (0x0B, 0x5C, 0xAD)).all(axis=-1).any()  # the curves
+    assert picture.stat().st_size > 0
 
 
 @pytest.mark.parametrize("width", [320, 1400])
@@ -74,14 +72,18 @@ def test_nothing_is_wider_than_the_screen(page, tmp_path, width):
           document.title = [root.scrollWidth, root.clientWidth,
             frame.contentDocument.querySelectorAll('svg').length,
             frame.contentDocument.querySelectorAll('script').length,
+            [...frame.contentDocument.querySelectorAll('path.curve')].filter(curve =>
+              curve.getBBox().width > 100 && getComputedStyle(curve).stroke == 'rgb(11, 92, 173)'
+            ).length,
             frame.contentDocument.querySelector('h1').textContent].join(' ');
         }}</script>""",
         encoding="utf-8",
     )
     shown, _ = browse(around, "--dump-dom")
     measured = text.unescape(re.findall("<title>(.*?)</title>", shown, re.DOTALL)[0])
-    scroll, client, plots, scripts = (int(word) for word in measured.split()[:4])
+    scroll, client, plots, scripts, curves = (int(word) for word in measured.split()[:5])
     assert scroll <= client <= width
     assert plots >= 4
+    assert curves >= 2
     assert scripts == 0
     assert EVIL in measured

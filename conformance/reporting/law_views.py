@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from refsampler.conformance.evidence.diagnostics import Diagnostic, diagnostics
 from refsampler.conformance.evidence.pool import case_log_threshold
 from refsampler.conformance.plan import LAW
-from refsampler.conformance.reporting.plots import Plot, evidence_plot, law_plots
+from refsampler.conformance.reporting.chart import Chart
+from refsampler.conformance.reporting.plots import evidence_plot, law_plots
 from refsampler.conformance.reporting.stored import StoredRun
 from refsampler.conformance.reporting.stored_law import StoredLaw
 from refsampler.conformance.sequential import SPLIT
@@ -30,7 +31,7 @@ class LawView:
         evidence: e-value of the case's mixture, as a power of ten in words.
         refuted: biases whose refutation ended it early.
         tests: textbook tests, which never judge.
-        plots: none without the extra.
+        plots: of its counts and of its evidence.
 
     """
 
@@ -42,28 +43,19 @@ class LawView:
     evidence: str
     refuted: tuple[str, ...]
     tests: tuple[Diagnostic, ...]
-    plots: tuple[Plot, ...]
+    plots: tuple[Chart, ...]
 
 
-def law_views(run: StoredRun, laws: Sequence[StoredLaw], *, plots: bool) -> tuple[LawView, ...]:
-    """Return the laws, those with most evidence against them first.
-
-    Raises:
-        ImportError: plots are wanted, and matplotlib is not installed.
-
-    """
+def law_views(run: StoredRun, laws: Sequence[StoredLaw]) -> tuple[LawView, ...]:
+    """Return the laws, those with most evidence against them first."""
     ordered = sorted(laws, key=lambda one: -one.record.log_e)
-    return tuple(_view(run, one, plots=plots) for one in ordered)
+    return tuple(_view(run, one) for one in ordered)
 
 
-def _view(run: StoredRun, one: StoredLaw, *, plots: bool) -> LawView:
+def _view(run: StoredRun, one: StoredLaw) -> LawView:
     record = one.record
-    drawn: list[Plot] = []
-    if plots:
-        alone = len(run.laws) + len(run.mixed)
-        needed = case_log_threshold(SPLIT.log_threshold(LAW), 1 / alone)
-        evidence = evidence_plot(record.id, record.path, needed)
-        drawn = [*law_plots(one), *(() if evidence is None else (evidence,))]
+    alone = len(run.laws) + len(run.mixed)
+    evidence = evidence_plot(record.path, case_log_threshold(SPLIT.log_threshold(LAW), 1 / alone))
     return LawView(
         case=record.id,
         words=one.words,
@@ -73,5 +65,5 @@ def _view(run: StoredRun, one: StoredLaw, *, plots: bool) -> LawView:
         evidence=f"10^{record.log_e / math.log(10):.2f}",
         refuted=record.refuted,
         tests=diagnostics(one.probs, one.counts, run.header.run_seed),
-        plots=tuple(drawn),
+        plots=(*law_plots(one), *(() if evidence is None else (evidence,))),
     )

@@ -103,7 +103,6 @@ class Page:
         detectable: [clause, biases that would have been seen].
         health: of the suite.
         cost: by check.
-        missing: why there are no plots; empty if there are.
 
     """
 
@@ -122,21 +121,10 @@ class Page:
     detectable: tuple[tuple[str, tuple[str, ...]], ...]
     health: Health
     cost: Cost
-    missing: str = ""
 
 
-def page(run: StoredRun, health: Health, *, plots: bool) -> Page:
-    """Make the page of a run.
-
-    Args:
-        run: stored.
-        health: of the suite.
-        plots: whether to draw them.
-
-    Raises:
-        ImportError: plots are wanted, and matplotlib is not installed.
-
-    """
+def page(run: StoredRun, health: Health) -> Page:
+    """Make the page of a run; `health` is that of the suite."""
     stored = tuple(
         stored_law(one, run.header.capabilities)
         for one in run.laws
@@ -162,7 +150,7 @@ def page(run: StoredRun, health: Health, *, plots: bool) -> Page:
         ),
         groups=tuple(_groups(run)),
         failures=failures(run, stored),
-        laws=law_views(run, stored, plots=plots),
+        laws=law_views(run, stored),
         tails=run.tails,
         detectable=detectable,
         health=health,

@@ -3,139 +3,152 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from refsampler.conformance.reporting.curves import BAND, buckets, difference, ratios
+from refsampler.conformance.evidence.arrays import FloatArray
+from refsampler.conformance.reporting.chart import (
+    Chart,
+    Path,
+    Scale,
+    Tick,
+    across,
+    band,
+    decades,
+    dots,
+    line,
+    linear,
+    stems,
+    upwards,
+)
+from refsampler.conformance.reporting.curves import buckets, difference, ratios
 from refsampler.conformance.reporting.stored_law import StoredLaw
-from refsampler.conformance.reporting.svg import COLOURS, new_figure, to_svg
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+__all__ = ["evidence_plot", "law_plots"]
 
-__all__ = ["Plot", "evidence_plot", "law_plots"]
-
-_CHANCE: Final = f"{100 * BAND:g} %"
 _TENS: Final = math.log(10)
+_LEAST_RATIO: Final = 2.0**-6
+_TENS_SHOWN: Final = (-6.0, 300.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One figure.
-
-    Attributes:
-        title: what it shows, in words.
-        svg: the element.
-
-    """
-
-    title: str
-    svg: str
-
-
-def law_plots(one: StoredLaw) -> tuple[Plot, ...]:
-    """Return the plots of a law's counts; none without a draw.
-
-    Raises:
-        ImportError: matplotlib, the extra `report`, is not installed.
-
-    """
+def law_plots(one: StoredLaw) -> tuple[Chart, ...]:
+    """Return the plots of a law's counts; none without a draw."""
     if one.counts.sum() == 0 or one.probs.size < 2:
         return ()
-    made = (
-        ("Summed frequency minus summed probability, from the top rank", _difference),
-        ("Observed over expected, against expected probability", _ratios),
-        ("Mass off by rank bucket", _buckets),
-    )
-    name = one.record.id
-    return tuple(
-        _drawn(f"{name}-{place}", title, lambda axes, draw=draw: draw(one, axes))  # type: ignore[misc]
-        for place, (title, draw) in enumerate(made)
-    )
+    return (_difference(one), _ratios(one), _buckets(one))
 
 
-def evidence_plot(
-    name: str, path: Sequence[tuple[int, float]], log_threshold: float | None
-) -> Plot | None:
+def evidence_plot(path: Sequence[tuple[int, float]], log_threshold: float | None) -> Chart | None:
     """Return the e-value against draws; None if the report has no path.
 
     Args:
-        name: unique in the page.
         path: [draws, log e] of every look.
         log_threshold: where the clause fails by this case alone; None if unknown.
-
-    Raises:
-        ImportError: matplotlib, the extra `report`, is not installed.
 
     """
     if len(path) < 2:
         return None
-
-    def draw(axes: Axes) -> None:
-        draws, log_e = np.array(path).T
-        tens = np.maximum(log_e / _TENS, -6.0)
-        axes.plot(draws, tens, color=COLOURS["line"], linewidth=1.4)
-        axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
-        needed = None if log_threshold is None else log_threshold / _TENS
-        if needed is not None and tens.max() > needed / 4:
-            axes.axhline(needed, color=COLOURS["off"], linewidth=0.9, linestyle="--")
-        axes.set_xlabel("draws")
-        axes.set_ylabel("log10 of the e-value")
-        axes.ticklabel_format(axis="x", scilimits=(0, 4))
-
-    return _drawn(f"{name}-e", "Evidence against draws", draw)
+    draws, log_e = np.array(path, dtype=float).T
+    tens = np.clip(log_e / _TENS, *_TENS_SHOWN)
+    needed = math.inf if log_threshold is None else log_threshold / _TENS
+    near = float(tens.max()) > needed / 4
+    x, y = across(0, draws[-1]), upwards(np.append(tens, needed) if near else tens)
+    limit = (_level("limit", y, needed),) if near else ()
+    return _chart(
+        "Evidence against draws",
+        ("draws", "log10 of the e-value"),
+        (x, y),
+        (_level("rule", y), *limit, line("curve", x(draws), y(tens))),
+    )
 
 
-def _drawn(name: str, title: str, draw: Callable[[Axes], None]) -> Plot:
-    figure = new_figure()
-    draw(figure.add_subplot())
-    return Plot(title, to_svg(figure, name, title))
-
-
-def _difference(one: StoredLaw, axes: Axes) -> None:
+def _difference(one: StoredLaw) -> Chart:
     curve = difference(one.probs, one.counts)
-    axes.axhspan(-curve.band, curve.band, color=COLOURS["band"], linewidth=0)
-    axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
-    axes.plot(curve.at, curve.off, color=COLOURS["line"], linewidth=1.2)
-    axes.set_xlabel("summed probability from the top rank")
-    axes.set_ylabel("frequency − probability")
-    axes.ticklabel_format(axis="y", scilimits=(-2, 3))
+    x, y = across(0, 1), upwards(np.append(curve.off, [-curve.band, curve.band]))
+    ends = np.array([0.0, 1.0])
+    inside = np.full(2, curve.band)
+    return _chart(
+        "Summed frequency minus summed probability, from the top rank",
+        ("summed probability from the top rank", "frequency − probability"),
+        (x, y),
+        (
+            band("surface", x(ends), y(-inside), y(inside)),
+            _level("rule", y),
+            line("curve", x(curve.at), y(curve.off)),
+        ),
+    )
 
 
-def _ratios(one: StoredLaw, axes: Axes) -> None:
+def _ratios(one: StoredLaw) -> Chart:
     points = ratios(one.probs, one.counts)
     order = np.argsort(points.prob)
+    order = order[points.prob[order] > 0]
     prob, ratio, low, high = (
         getattr(points, name)[order] for name in ("prob", "ratio", "low", "high")
     )
-    shown = np.log2([np.maximum(row, 2.0**-6) for row in (ratio, low, high)])
-    if prob[-1] > 1.05 * prob[0]:
-        axes.set_xscale("log")
-        axes.fill_between(prob, shown[1], shown[2], color=COLOURS["band"], linewidth=0)
-    else:
-        axes.vlines(prob, shown[1], shown[2], color=COLOURS["band"], linewidth=6)
-        axes.set_xticks(prob[:1], [f"{prob[0]:.3g}"])
-    axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
-    outside = (ratio < low) | (ratio > high)
-    for mask, colour in ((~outside, "line"), (outside, "off")):
-        axes.plot(prob[mask], shown[0][mask], ".", markersize=4, color=COLOURS[colour])
-    axes.set_xlabel("expected probability of an id")
-    axes.set_ylabel("log2 observed / expected")
+    seen, least, most = np.log2([np.maximum(row, _LEAST_RATIO) for row in (ratio, low, high)])
+    y = upwards(np.concatenate([seen, least, most]))
+    spread = prob[-1] > 1.05 * prob[0]
+    x = across(prob[0] / 1.2, prob[-1] * 1.2, log=True)
+    kind, drawn = ("surface", band) if spread else ("stems thick", stems)
+    allowed = drawn(kind, x(prob), y(least), y(most))
+    return _chart(
+        "Observed over expected, against expected probability",
+        ("expected probability of an id", "log2 observed / expected"),
+        (x, y),
+        (allowed, _level("rule", y), *_dots(x(prob), y(seen), (ratio < low) | (ratio > high))),
+        x_ticks=None if spread else (Tick(float(x(prob[:1])[0]), f"{prob[0]:.3g}"),),
+    )
 
 
-def _buckets(one: StoredLaw, axes: Axes) -> None:
+def _buckets(one: StoredLaw) -> Chart:
     bars = buckets(one.probs, one.counts)
-    at = np.arange(bars.first.size)
-    axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
-    axes.vlines(at, bars.low, bars.high, color=COLOURS["line"], linewidth=2)
+    at = np.arange(bars.first.size, dtype=float)
+    x = across(-0.5, at.size - 0.5)
+    y = upwards(np.concatenate([bars.off, bars.low, bars.high]))
+    step = max(1, math.ceil(at.size / 6))
+    ticks = tuple(
+        Tick(float(place), f"{rank:,}")
+        for place, rank in zip(x(at[::step]), bars.first[::step], strict=True)
+    )
     outside = (bars.low > 0) | (bars.high < 0)
-    for mask, colour in ((~outside, "line"), (outside, "off")):
-        axes.plot(at[mask], bars.off[mask], "o", markersize=4, color=COLOURS[colour])
-    step = max(1, math.ceil(at.size / 7))
-    axes.set_xticks(at[::step], [f"{rank:,}" for rank in bars.first[::step]])
-    axes.set_xlabel("from rank")
-    axes.set_ylabel("observed − expected mass")
-    axes.ticklabel_format(axis="y", scilimits=(-2, 3))
+    return _chart(
+        "Mass off by rank bucket",
+        ("from rank", "observed − expected"),
+        (x, y),
+        (
+            _level("rule", y),
+            stems("stems", x(at), y(bars.low), y(bars.high)),
+            *_dots(x(at), y(bars.off), outside),
+        ),
+        x_ticks=ticks,
+    )
+
+
+def _dots(x: FloatArray, y: FloatArray, outside: np.ndarray) -> tuple[Path, ...]:
+    """Return the points, those outside of what chance allows by themselves."""
+    both = (("dots", ~outside), ("dots off", outside))
+    return tuple(dots(kind, x[mask], y[mask]) for kind, mask in both if mask.any())
+
+
+def _level(kind: str, y: Scale, value: float = 0.0) -> Path:
+    """Return a level line through the whole box."""
+    ends = across(0, 1)(np.array([0.0, 1.0]))
+    return line(kind, ends, y(np.full(2, value)))
+
+
+def _chart(
+    title: str,
+    labels: tuple[str, str],
+    scales: tuple[Scale, Scale],
+    paths: tuple[Path, ...],
+    x_ticks: tuple[Tick, ...] | None = None,
+) -> Chart:
+    x, y = scales
+    below, times = (
+        (x_ticks, "") if x_ticks is not None else (decades(x), "") if x.log else linear(x)
+    )
+    left, high = linear(y)
+    return Chart(title, labels[0] + times, labels[1] + high, below, left, paths)
