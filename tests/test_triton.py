@@ -339,7 +339,8 @@ def test_what_lies_too_near_the_edge_for_float32_is_summed_in_integers(beside):
     assert ids == expected(logits, asked, list(range(count)))
     assert any(one % 2 for one in ids[::2])
     assert not any(one % 2 for one in ids[1::2])
-    assert set(kernel.left_over().tolist()[:-1]) == {WHOLE.value if beside else OPEN.value}
+    # Alone, only a row of which some proposal lies near the edge.
+    assert (WHOLE if beside else OPEN).value in kernel.left_over().tolist()
 
 
 @pytest.mark.clause("top-p.keep")
