@@ -3,12 +3,13 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 
-from refsampler.backends.engines import sglang
+from refsampler.backends.engines import sglang, vllm
 from refsampler.backends.engines.environments import ENVIRONMENTS
 from refsampler.backends.engines.knobs import Knobs, alike
 from refsampler.backends.engines.pytorch import MultinomialKernel
@@ -167,6 +168,20 @@ def test_sglangs_batch_is_told_each_id_once_and_made_anew_where_rows_gained_uneq
     assert len(batch.info.heard) == 2
     rows[1], rows[0] = rows[0], rows[1]
     assert not follows((), (7, 3, 4), (8, 5, 6))
+
+
+def test_vllms_logprobs_end_where_its_frontend_stops_reading():
+    """Asked: two, the row, nothing, one listed id; the widest row has three columns."""
+    given = SimpleNamespace(
+        logprob_token_ids=torch.zeros(4, 3, dtype=torch.int32),
+        logprobs=torch.zeros(4, 3),
+        selected_token_ranks=torch.ones(4, dtype=torch.int64),
+    )
+    tensors = vllm._logprobs(given, [2, -1, None, 1])
+    assert tensors is not None
+    assert tensors.valid.sum(dim=1).tolist() == [3, 3, 1, 2]
+    assert bool(tensors.valid[:, 0].all())
+    assert vllm._logprobs(None, []) is None
 
 
 def test_multinomial_filters_and_draws_right():
