@@ -34,6 +34,14 @@ def test_a_caught_fault_names_its_clause_and_where_it_showed():
     assert 0 < result.first.draws <= result.draws
 
 
+def test_the_full_profile_ends_with_the_case_that_shows_the_right_clause():
+    result = audit_fault(fault("B114"), "full", SEED)
+    assert result.found is Found.CAUGHT
+    assert result.first is not None
+    assert (result.first.clause, result.first.draws) == ("top-p.keep", result.draws)
+    assert not result.complete
+
+
 def test_a_right_subject_survives():
     right = replace(fault("B114"), make=RightKernel)
     result = audit_fault(right, "quick", SEED, named_only=True)

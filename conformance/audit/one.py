@@ -247,7 +247,7 @@ class _Asking:
     ) -> Outcome:
         """Run a plan on a subject that was not asked before; what is known is not asked again.
 
-        The run ends once an exact case shows one of the clauses that are `enough`.
+        The run ends once it leaves no doubt about one of the clauses that are `enough`.
         """
         with _opened(self.fault, self.run_seed) as subject:
             return run(
