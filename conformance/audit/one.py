@@ -173,16 +173,18 @@ class _Asking:
         capabilities, watch = self.fault.make().capabilities, Watch()
         named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
         about = (capabilities, self.profile, self.run_seed)
-        exact = None if named_only else _after(named, self.planner.exact(*about))
         self.tell(self.limit_s)
         enough = self.fault.clauses if self.profile == NAMED_FIRST else ()
         first = self._run(named, watch, self.limit_s, enough)
         found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
-        if exact is None or (self.profile == NAMED_FIRST and found.found is Found.CAUGHT):
+        if named_only or (self.profile == NAMED_FIRST and found.found is Found.CAUGHT):
             return found
         unfinished = "ended at its limit before every case was asked"
         self.tell(msgspec.structs.replace(found, reason=found.reason or unfinished))
+        self.tell(PLANNING_S)
+        exact = _after(named, self.planner.exact(*about))
         left = max(self.limit_s - first.seconds, 0.0)
+        self.tell(left)
         second = self._run(exact, watch, left)
         decisions = (*of_evidence(first.decisions, exact), *second.decisions)
         complete = second.seconds < left
