@@ -144,7 +144,9 @@ def test_a_row_draws_the_same_alone_and_whatever_its_neighbours_ask():
     order = list(range(len(asked)))[::-1]
     backwards = drawn(logits[order], [asked[row] for row in order], [seeds[row] for row in order])
     assert backwards[::-1] == together
-    assert [drawn(logits[row : row + 1], [asked[row]], [row])[0] for row in order] == backwards
+    alone = order[:: 1 if ON_GPU else 2]
+    ids = [drawn(logits[row : row + 1], [asked[row]], [row])[0] for row in alone]
+    assert ids == [together[row] for row in alone]
 
 
 @pytest.mark.clause("seed.batch")
@@ -208,7 +210,7 @@ def test_strided_rows_and_ids():
 
 @pytest.mark.clause("input.untouched")
 def test_the_callers_logits_stay():
-    asked = FILTERS["mixed"]
+    asked = FILTERS["mixed"][:: 1 if ON_GPU else 3]
     logits = bell(len(asked)).to(device)
     before = logits.clone()
     kernel.draw(logits, rows(asked, list(range(len(asked)))))
