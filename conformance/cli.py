@@ -21,6 +21,7 @@ _COMMANDS = {
     "fuzz": "fuzz",
     "bench": "bench",
     "replay": "replay",
+    "corpus": "corpus",
     "merge": "merge",
     "scoreboard": "scoreboard",
     "report": "report",

@@ -15,6 +15,7 @@ def all_checks() -> tuple[Check, ...]:
     from refsampler.conformance.checks import (
         admission,
         batches,
+        corpus,
         cost,
         effects,
         ends,
@@ -45,6 +46,7 @@ def all_checks() -> tuple[Check, ...]:
     from refsampler.conformance.fuzz import channels
 
     groups = (
+        corpus,
         greedy,
         filters,
         processors,

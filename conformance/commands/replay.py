@@ -33,13 +33,13 @@ from refsampler.conformance.runner import run
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode, LogE, Status
 
-__all__ = ["replay"]
+__all__ = ["Recorded", "recorded", "replay"]
 
 _RUNS = Path("reports") / "runs"
 _REPORT = "report.jsonl"
 _BY_EVIDENCE = (Kind.LAW, Kind.MIXED, Kind.TAIL, Kind.PAIRS)
 
-_Recorded = CaseRecord | LawRecord | MixedRecord | TailRecord | PairsRecord
+Recorded = CaseRecord | LawRecord | MixedRecord | TailRecord | PairsRecord
 
 
 @click.command()
@@ -72,13 +72,11 @@ def replay(
     if Path(case).is_file():
         found = decode_case(Path(case).read_bytes())
     else:
-        for report in _reports(folder):
-            header, record = _find(report, case)
-            if header is not None and record is not None:
-                spec, name = backend or header.spec, record.check
-                run_seed = header.run_seed if seed is None else seed
-                found, profile = decode_case(bytes(record.case)), header.profile
-                break
+        header, record = recorded(folder, case)
+        if header is not None and record is not None:
+            spec, name = backend or header.spec, record.check
+            run_seed = header.run_seed if seed is None else seed
+            found, profile = decode_case(bytes(record.case)), header.profile
     if found is None:
         raise click.BadParameter(f"no report has a case {case!r}", param_hint="CASE")
     if spec is None:
@@ -147,18 +145,33 @@ def _evidence_lines(decision: Decision) -> Iterator[str]:
         yield f"  {decision.reason}"
 
 
+def recorded(folder: Path | None, case: str) -> tuple[Header | None, Recorded | None]:
+    """Return a case of the latest report that has it, with the header of that report.
+
+    Args:
+        folder: of the report; None looks at all of `reports/runs`.
+        case: its id, or how that begins.
+
+    """
+    for report in _reports(folder):
+        header, record = _find(report, case)
+        if header is not None and record is not None:
+            return header, record
+    return None, None
+
+
 def _reports(folder: Path | None) -> list[Path]:
     """Return report files, the latest first."""
     found = _RUNS.glob(f"*/{_REPORT}") if folder is None else folder.glob(_REPORT)
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _find(report: Path, case: str) -> tuple[Header | None, _Recorded | None]:
+def _find(report: Path, case: str) -> tuple[Header | None, Recorded | None]:
     header, pairs = None, None
     for record in read_report(report):
         if isinstance(record, Header):
             header = record
-        if isinstance(record, _Recorded) and record.id.startswith(case):
+        if isinstance(record, Recorded) and record.id.startswith(case):
             if not isinstance(record, PairsRecord):
                 return header, record
             # two pairings may ask one case of other rows: the one that says most is meant

@@ -33,7 +33,7 @@ from refsampler.conformance.fuzz.batches import sketches
 from refsampler.conformance.fuzz.oracles import CLAUSES, FUZZED
 from refsampler.conformance.fuzz.sketch import MODES
 
-__all__ = ["CHECKS", "Channel", "channels_of"]
+__all__ = ["CHANNELS", "CHECKS", "Channel", "channels_of"]
 
 CHECKS: Final = (FUZZED,)
 """Judges of fuzzed cases, which `refsampler replay` finds by name; `check` plans none of them."""
@@ -121,7 +121,7 @@ def _named(checks: tuple[Check, ...], name: str) -> Check:
     return next(one for one in checks if one.name == name)
 
 
-_CHANNELS: Final = (
+CHANNELS: Final = (
     Channel("lifecycles", _named(sessions.CHECKS, "session-operations"), _lifecycles, 20.0),
     Channel("batches", FUZZED, _batches, 20.0, 32),
     Channel("drafts", _named(speculative.CHECKS, "draft-positions"), _drafted, 10.0),
@@ -139,5 +139,5 @@ def channels_of(
     capabilities: Capabilities,
 ) -> tuple[tuple[Channel, SearchStrategy[Case]], ...]:
     """Return what can be asked of a backend, each with its strategy."""
-    made = ((one, one.cases(capabilities)) for one in _CHANNELS)
+    made = ((one, one.cases(capabilities)) for one in CHANNELS)
     return tuple((one, cases) for one, cases in made if cases is not None)
