@@ -11,6 +11,7 @@ from refsampler.backends.process import SubjectEnded
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case, CaseId, encode_case
 from refsampler.conformance.checks import Arrangement, Check, Finding, Trial
+from refsampler.conformance.checks.base import clause_ids
 from refsampler.conformance.checks.controls import without_surroundings
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import EVERY_CASE, judge_rows
@@ -124,14 +125,15 @@ def _crash(case: Case, error: SubjectError, where: str, *, lawless: bool) -> tup
     returns = ClauseId("output.returns")
     if not lawless:
         return (Finding(returns, "a result", words),)
-    own = "mask.empty" if "mask.empty" in case.clauses else "nonfinite.contained"
+    lawless_ones = clause_ids("mask.empty", "nonfinite.contained")
+    own = tuple(one for one in lawless_ones if one in case.clauses) or lawless_ones[1:]
     expected = "an id in range, or an error that names the rows"
     if isinstance(error, SubjectEnded):
         return (
-            Finding(ClauseId(own), expected, words),
+            Finding(own[0], expected, words),
             Finding(returns, "a result or an error", words),
         )
-    candidates = (ClauseId(own), returns)
+    candidates = (*own, returns)
     return (Finding(candidates[0], expected, words, candidates=candidates),)
 
 

@@ -44,6 +44,27 @@ def test_a_row_is_flagged_if_and_only_if_it_has_no_law(subject, seen, case):
     assert _flagged(subject, case) == ([] if seen is None else [(seen, 0.0)])
 
 
+class _Raises(ReferenceSampler):
+    """Refuses a batch with a row without a law, and names no row."""
+
+    def sample(self, logits, metadata, **asked):
+        output = super().sample(logits, metadata, **asked)
+        if not bool(output.valid.all()):
+            raise RuntimeError("no")
+        return output
+
+
+def test_what_raises_for_rows_without_support_is_laid_to_rows_without_a_law_if_they_have_no_masks():
+    named = [
+        [one.candidates for one in judge_case(OpenSubject(_Raises(), 1), _CHECK, case).findings]
+        for case in empty_cases()
+    ]
+    assert named == [
+        [("mask.empty", "output.returns")],
+        [("mask.empty", "nonfinite.contained", "output.returns")],
+    ]
+
+
 def test_a_backend_without_masks_is_asked_about_rows_without_support_too():
     subject = _Flags(True)
     declared = subject.capabilities

@@ -101,7 +101,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "empty-supports",
-        clause_ids("mask.empty", "mask.flagged"),
+        clause_ids("mask.empty", "mask.flagged", "nonfinite.contained"),
         Kind.NEAR_CERTAIN,
         lambda capabilities, _: legal(capabilities, inputs.empty_cases()),
         judge=_flagged,

@@ -201,10 +201,11 @@ def empty_cases() -> tuple[Case, ...]:
     ]
     blank = RowRecipe(base=-math.inf)
     bare: list[Row] = [(blank, request()), (blank, request(top_k=2)), (blank, _GREEDY)]
-    return tuple(
-        batch(33, rows, "mask.empty", "mask.flagged", hazard=Hazard.CRASH, calls=8)
-        for rows in (
-            [good[0], *empty[:2], good[1], *empty[2:], good[2]],
-            [good[0], *bare[:2], good[1], *bare[2:], good[2]],
-        )
+    masked = [good[0], *empty[:2], good[1], *empty[2:], good[2]]
+    blanks = [good[0], *bare[:2], good[1], *bare[2:], good[2]]
+    clauses = ("mask.empty", "mask.flagged")
+    return (
+        batch(33, masked, *clauses, hazard=Hazard.CRASH, calls=8),
+        # what raises here raises for any row without a law
+        batch(33, blanks, "nonfinite.contained", *clauses, hazard=Hazard.CRASH, calls=8),
     )
