@@ -166,6 +166,7 @@ PROFILES: tuple[Semantics, ...] = (
         ),
         top_k_ties="exactly_k",
         top_p_cut="inclusive",
+        greedy_ties="any",
         repetition_scope=Scope.OUTPUT,
     ),
     Semantics(
