@@ -9,8 +9,11 @@ from refsampler.conformance.revision import revision
 
 
 def test_a_package_in_somebody_elses_repository_names_no_commit(tmp_path, monkeypatch):
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    named = ("-c", "user.name=somebody", "-c", "user.email=somebody@else.where")
+    for words in (("init", "-q"), (*named, "commit", "-q", "--allow-empty", "-m", "theirs")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
     inside = tmp_path / ".venv" / "refsampler" / "__init__.py"
+    inside.parent.mkdir(parents=True)
     monkeypatch.setattr(refsampler, "__file__", str(inside))
     assert revision.__wrapped__() == ""
 
