@@ -160,11 +160,10 @@ def test_a_right_sampler_shows_nothing(name):
 
 
 @pytest.mark.statistical
-def test_what_is_nearly_certain_is_asked_until_its_share_is_spent(monkeypatch):
-    monkeypatch.setattr("refsampler.conformance.fuzz.loop.NEAR_CERTAIN", 1e-25)
+def test_what_is_nearly_certain_is_asked_until_its_share_is_spent():
     subject = OpenSubject(resolve("native"), 5)
     book = FoundBook(ReportWriter(None), subject)
-    done = fuzz(subject, 3, book, stop=lambda done: done.batches >= 50)
+    done = fuzz(subject, 3, book, stop=lambda done: done.batches >= 50, share=1e-15)
     # one chunk of each, and then only what is compared exactly
     assert 0 < done.by_channel["batches"] <= 32
     assert done.by_channel.get("seeds", 0) <= 3

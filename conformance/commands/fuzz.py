@@ -10,21 +10,23 @@ from typing import Final
 
 import click
 
-from refsampler.conformance.commands.opening import isolation_options, opened
+from refsampler.conformance.commands.fuzz_shards import fuzz_shards
+from refsampler.conformance.commands.opening import isolation_options, limits_of, opened
 from refsampler.conformance.commands.options import run_seed_of, seed_option
 from refsampler.conformance.fuzz.found import Found, FoundBook
 from refsampler.conformance.fuzz.law import LOG_THRESHOLD, LawEvidence
 from refsampler.conformance.fuzz.loop import Progress
 from refsampler.conformance.fuzz.loop import fuzz as run_fuzz
-from refsampler.conformance.fuzz.report import footer, header, verdicts
+from refsampler.conformance.fuzz.report import footer, header, line, verdicts
+from refsampler.conformance.fuzz.shard import REPORT, Shard
+from refsampler.conformance.isolation import GuardedSubject
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.threads import one_thread
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["exit_code", "fuzz", "line"]
+__all__ = ["exit_code", "fuzz"]
 
 _RUNS: Final = Path("reports") / "runs"
-_REPORT: Final = "report.jsonl"
 _EVERY_S: Final = {True: 0.5, False: 10.0}
 """Seconds from one line of progress to the next, on a terminal and elsewhere."""
 
@@ -37,6 +39,13 @@ _EVERY_S: Final = {True: 0.5, False: 10.0}
 )
 @click.option("--until-failure", is_flag=True, help="Stop at the first clause that is broken.")
 @click.option("--report", "folder", type=click.Path(path_type=Path), help="Folder of the report.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes, each with a shard of its own and a report of it; one that dies stops no other.",
+)
 @isolation_options
 def fuzz(
     backend: str,
@@ -44,6 +53,7 @@ def fuzz(
     time_budget: float | None,
     until_failure: bool,
     folder: Path | None,
+    workers: int,
     isolate: bool | None,
     timeout_s: float,
     memory_gib: float,
@@ -59,13 +69,18 @@ def fuzz(
     error, 5 nothing ran.
     """
     run_seed = run_seed_of(seed)
+    if workers > 1:
+        with opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+            first = header(subject.capabilities, backend, run_seed, time_budget)
+            where = _folder(subject, run_seed) if folder is None else folder
+        limits = limits_of(timeout_s, memory_gib)
+        run = Shard(0, workers, where, backend, run_seed, time_budget, isolate, limits)
+        sys.exit(fuzz_shards(run, first, until_failure=until_failure))
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
-        # a folder of its own for each seed: what was found can be replayed for ever
-        own = _RUNS / f"fuzz-{subject.capabilities.name}-{run_seed}"
-        where = own if folder is None else folder
+        where = _folder(subject, run_seed) if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)
         click.echo(f"fuzzing {backend} with run seed {run_seed}; report in {where}")
-        with ReportWriter((where / _REPORT).open("wb")) as writer:
+        with ReportWriter((where / REPORT).open("wb")) as writer:
             writer.write(header(subject.capabilities, backend, run_seed, time_budget))
             book = FoundBook(writer, subject, tell=_show)
             law = LawEvidence(subject.capabilities)
@@ -88,6 +103,11 @@ def fuzz(
             writer.write(footer(code, words, done, time.monotonic() - started))
     _summary(book, law, done)
     sys.exit(code)
+
+
+def _folder(subject: GuardedSubject, run_seed: int) -> Path:
+    """Return a folder of its own for each seed: what was found can be replayed for ever."""
+    return _RUNS / f"fuzz-{subject.capabilities.name}-{run_seed}"
 
 
 def exit_code(book: FoundBook, law: LawEvidence, done: Progress | None) -> int:
@@ -117,16 +137,6 @@ def _live(book: FoundBook) -> Callable[[Progress], None]:
             click.echo("\r", err=True, nl=False)
 
     return tell
-
-
-def line(progress: Progress) -> str:
-    """Return the state of a run in one line."""
-    seconds = max(progress.seconds, 1e-9)
-    return (
-        f"{progress.batches} batches, {progress.batches / seconds:.1f}/s, generation"
-        f" {progress.generating / seconds:.0%}, {len(progress.pairs)} of {progress.possible} pairs"
-        f" of features met, law at e = 10^{progress.log_e / 2.302585:.1f}"
-    )
 
 
 def _show(found: Found) -> None:

@@ -71,6 +71,7 @@ def fuzz(
     stop: Callable[[Progress], bool],
     tell: Callable[[Progress], None] = lambda _progress: None,
     law: LawEvidence | None = None,
+    share: float = 1.0,
 ) -> Progress:
     """Fuzz until `stop`, which is asked before each batch.
 
@@ -81,9 +82,10 @@ def fuzz(
         stop: given what was done so far.
         tell: told the same after each batch.
         law: takes the draws of unseeded rows; None judges no law.
+        share: of the 1e-10 of near-certain cases that this run may spend; shards divide it.
 
     """
-    run = _Run(subject, run_seed, book, stop, tell, law)
+    run = _Run(subject, run_seed, book, stop, tell, law, share)
     channels = channels_of(subject.capabilities)
     drawn = [0] * len(channels)
     number = 0
@@ -118,6 +120,7 @@ class _Run:
         stop: Callable[[Progress], bool],
         tell: Callable[[Progress], None],
         law: LawEvidence | None,
+        share: float,
     ) -> None:
         self.subject, self.run_seed, self.book = subject, run_seed, book
         self.stop, self.tell, self.law = stop, tell, law
@@ -126,11 +129,11 @@ class _Run:
         self.channel: Channel
         self.started = self.waiting = time.monotonic()
         self._asked: set[int] = set()
-        self._charged = 0.0
+        self._charged, self._most = 0.0, share * NEAR_CERTAIN
 
     def affords(self, check: Check) -> bool:
         """Whether a case of the check may still cost what it may cost in false alarms."""
-        return check.kind is not Kind.NEAR_CERTAIN or self._charged < NEAR_CERTAIN
+        return check.kind is not Kind.NEAR_CERTAIN or self._charged < self._most
 
     def take(self, case: Case) -> None:
         """Ask and judge a batch; each once."""

@@ -15,15 +15,20 @@ from refsampler.conformance.plan import LAW
 from refsampler.conformance.records import Footer, Header, VerdictRecord
 from refsampler.conformance.reporting.records import first_line
 
-__all__ = ["PROFILE", "footer", "header", "verdicts"]
+__all__ = ["PROFILE", "footer", "header", "line", "verdicts"]
 
 PROFILE: Final = "fuzz"
+_TENS: Final = 2.302585
 
 
 def header(
-    capabilities: Capabilities, spec: str, run_seed: int, time_budget: float | None
+    capabilities: Capabilities,
+    spec: str,
+    run_seed: int,
+    time_budget: float | None,
+    share: float = 1.0,
 ) -> Header:
-    """Return the first line: what is fuzzed, where and with which seed."""
+    """Return the first line: what is fuzzed, where and with which seed; a shard says its share."""
     return first_line(
         capabilities,
         spec,
@@ -32,7 +37,7 @@ def header(
         run_seed=run_seed,
         time_budget=time_budget,
         alpha=exp(-LOG_THRESHOLD),
-        charge=NEAR_CERTAIN,
+        charge=share * NEAR_CERTAIN,
     )
 
 
@@ -77,4 +82,14 @@ def footer(code: int, line: str, done: Progress | None, seconds: float) -> Foote
         draws=0 if done is None else done.draws,
         seconds=round(seconds, 3),
         error=None if done is None or not done.errors else done.errors[0],
+    )
+
+
+def line(progress: Progress) -> str:
+    """Return the state of a run in one line."""
+    seconds = max(progress.seconds, 1e-9)
+    return (
+        f"{progress.batches} batches, {progress.batches / seconds:.1f}/s, generation"
+        f" {progress.generating / seconds:.0%}, {len(progress.pairs)} of {progress.possible} pairs"
+        f" of features met, law at e = 10^{progress.log_e / _TENS:.1f}"
     )
