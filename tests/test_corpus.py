@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +34,8 @@ def shown(subject, check, case):
 
 def test_entries_are_small_and_stand_under_their_names():
     assert len(entries()) >= 5
+    names = sorted(one.name for one in files("refsampler.conformance.corpus").iterdir())
+    assert [file_name(one) for one in entries()] == [one for one in names if ".json" in one]
     for entry in entries():
         case = entry.read
         assert case.logits.vocab <= 16
