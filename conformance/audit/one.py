@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
@@ -171,11 +172,8 @@ class _Asking:
     def result(self, *, named_only: bool) -> FaultResult:
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
-        named = self.planner.named(capabilities, self.profile, self.run_seed, self.fault.clauses)
         about = (capabilities, self.profile, self.run_seed)
-        self.tell(self.limit_s)
-        enough = self.fault.clauses if self.profile == NAMED_FIRST else ()
-        first = self._run(named, watch, self.limit_s, enough)
+        named, first = self._named(capabilities, watch)
         found = self._judged(first.decisions, watch, (first,), complete=False, plan=named)
         if named_only or (self.profile == NAMED_FIRST and found.found is Found.CAUGHT):
             return found
@@ -204,6 +202,19 @@ class _Asking:
             complete=complete,
             plan=named,
         )
+
+    def _named(self, capabilities: Capabilities, watch: Watch) -> tuple[Plan, Outcome]:
+        """Ask about its clauses; in the full profile about the one that is broken by itself first."""
+        clauses, until_named = self.fault.clauses, self.profile == NAMED_FIRST
+        left = self.limit_s
+        for some in dict.fromkeys((clauses[:1], clauses) if until_named else (clauses,)):
+            plan = self.planner.named(capabilities, self.profile, self.run_seed, some)
+            self.tell(left)
+            outcome = self._run(plan, watch, left, clauses if until_named else ())
+            left = max(left - outcome.seconds, 0.0)
+            if until_named and watch.shows(clauses):
+                break
+        return plan, replace(outcome, seconds=self.limit_s - left)
 
     def left_out(self) -> FaultResult:
         """Run everything once that was not made for the fault."""

@@ -34,11 +34,15 @@ class Planner:
     def named(
         self, capabilities: Capabilities, profile: str, run_seed: int, clauses: Sequence[ClauseId]
     ) -> Plan:
-        """Return the plan about some clauses, those of the first one first, generated cases last."""
+        """Return the plan about some clauses: those of the first one first, generated cases last.
+
+        Tails begin with the finest grade that is required, which shows most.
+        """
         plans = [self._plan(capabilities, profile, run_seed, one) for one in clauses]
         found = sorted((one for plan in plans for one in plan.cases), key=_generated)
         cases = {(one.check.name, one.id): one for one in found}
         sequential = [plan.sequential for plan in plans]
+        tails = next((one.tails for one in sequential if one.tails), ())
         law = next((plan for plan in plans if plan.laws), plans[0])
         return replace(
             law,
@@ -47,7 +51,7 @@ class Planner:
             planned={key: n for plan in plans for key, n in plan.planned.items()},
             sequential=replace(
                 sequential[0],
-                tails=next((one.tails for one in sequential if one.tails), ()),
+                tails=tuple(sorted(tails, key=lambda one: (not one.required, one.grade))),
                 pairs=tuple(pair for one in sequential for pair in one.pairs),
                 counts={key: n for one in sequential for key, n in one.counts.items()},
             ),
