@@ -11,10 +11,17 @@ from click.testing import CliRunner
 
 from refsampler.conformance.cli import main
 from refsampler.conformance.records import Footer, Record, VerdictRecord, read_report
+from refsampler.conformance.reporting import html as html_module
 from refsampler.conformance.reporting.health import Health, committed, read_health
 from refsampler.conformance.reporting.html import html
 from refsampler.conformance.reporting.stored import NoReportError, read_run
 from tests.failing_run import EVIL
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Pages without plots, which take most of the time."""
+    monkeypatch.setattr(html_module, "can_plot", lambda: False)
 
 
 class Elements(HTMLParser):
@@ -50,7 +57,7 @@ class Elements(HTMLParser):
         self.text.append(data)
 
 
-def test_a_failing_run_becomes_a_page(failing):
+def test_a_failing_run_becomes_a_page(failing, plain):
     page = html(read_run(failing))
     found = Elements(page)
     assert found.open == []
@@ -67,7 +74,7 @@ def test_a_failing_run_becomes_a_page(failing):
     assert re.search(r"refsampler replay [0-9a-f]{12}", text)
 
 
-def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing):
+def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing, plain):
     page = html(read_run(failing))
     found = Elements(page)
     assert "script" not in found.tags
@@ -77,7 +84,7 @@ def test_what_a_backend_says_stays_text_and_nothing_is_fetched(failing):
     assert not re.search(r"(?:href|url\()=?[\"']?https?:", page)
 
 
-def test_the_script_of_a_failure_is_linked_where_it_lies(failing):
+def test_the_script_of_a_failure_is_linked_where_it_lies(failing, plain):
     run = read_run(failing)
     page = html(run)
     scripts = [path.name for path in (failing / "repro").glob("*.py")]
@@ -86,13 +93,23 @@ def test_the_script_of_a_failure_is_linked_where_it_lies(failing):
     assert 'href="repro/' not in html(replace(run, folder=run.folder / "elsewhere"))
 
 
+def test_without_matplotlib_the_page_is_written_and_says_so(failing, plain):
+    page = html(read_run(failing))
+    assert "refsampler[report]" in page
+    assert "<svg" not in page
+
+
 def test_each_law_has_its_plots_in_the_colours_of_the_page(failing):
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     run = read_run(failing)
     page = html(run)
     assert page.count("<svg") == sum(4 if len(law.path) > 1 else 3 for law in run.laws)
-    drawn = {kind for kinds in re.findall(r'<path class="([^"]+)"', page) for kind in kinds.split()}
-    styled = set(re.findall(r"\.chart \.([a-z]+)", page))
-    assert {"curve", "surface", "dots", "stems"} <= drawn <= styled | {"curve"}
+    ids = Elements(page).ids
+    assert len(ids) == len(set(ids))
+    assert not set(re.findall(r"""(?:xlink:href="|url\()#([^")]+)""", page)) - set(ids)
+    assert {"var(--line)", "var(--band)", "var(--off)"} <= set(re.findall(r"var\(--\w+\)", page))
+    assert not re.search("#0[1-5]0[1-5]0[1-5]", page)
+    assert "refsampler[report]" not in page
     assert len(page) < 3 * 2**20
 
 
@@ -106,7 +123,7 @@ def test_the_path_of_the_evidence_is_stored(failing):
         assert log_e == pytest.approx(law.log_e, abs=1e-4)
 
 
-def test_the_command_writes_it_beside_the_report(failing):
+def test_the_command_writes_it_beside_the_report(failing, plain):
     ran = CliRunner().invoke(main, ["report", str(failing)])
     assert ran.exit_code == 0, ran.output
     assert (failing / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
@@ -123,7 +140,7 @@ def rewritten(source, target, change):
     return read_run(target)
 
 
-def test_failures_stand_with_the_worst_first(failing, tmp_path):
+def test_failures_stand_with_the_worst_first(failing, plain, tmp_path):
     def failed(clause, **said):
         (law,) = (one for one in read_run(failing).verdicts if one.clause == "draw.law")
         return msgspec.structs.replace(law, clause=clause, **said)
@@ -147,7 +164,7 @@ def test_failures_stand_with_the_worst_first(failing, tmp_path):
     assert order == ["top-k.keep", "draw.law", "mask.flagged", "top-p.keep"]
 
 
-def test_a_killed_run_claims_nothing(failing, tmp_path):
+def test_a_killed_run_claims_nothing(failing, plain, tmp_path):
     def change(record: Record):
         return None if isinstance(record, Footer | VerdictRecord) else record
 
@@ -173,7 +190,7 @@ def test_the_committed_results_about_the_suite_are_read(tmp_path):
     assert read_health(tmp_path) == Health()
 
 
-def test_an_index_shows_every_clause_of_every_run(failing, tmp_path):
+def test_an_index_shows_every_clause_of_every_run(failing, plain, tmp_path):
     from xml.etree import ElementTree as ET
 
     second, folder = tmp_path / "second <run>", tmp_path / "index"

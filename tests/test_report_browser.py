@@ -30,6 +30,7 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def page(failing, tmp_path_factory):
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
     path: Path = tmp_path_factory.mktemp("browser") / "report.html"
     path.write_text(html(read_run(failing)), encoding="utf-8")
     return path
@@ -72,7 +73,7 @@ def test_nothing_is_wider_than_the_screen(page, tmp_path, width):
           document.title = [root.scrollWidth, root.clientWidth,
             frame.contentDocument.querySelectorAll('svg').length,
             frame.contentDocument.querySelectorAll('script').length,
-            [...frame.contentDocument.querySelectorAll('path.curve')].filter(curve =>
+            [...frame.contentDocument.querySelectorAll('svg path')].filter(curve =>
               curve.getBBox().width > 100 && getComputedStyle(curve).stroke == 'rgb(11, 92, 173)'
             ).length,
             frame.contentDocument.querySelector('h1').textContent].join(' ');

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from refsampler.conformance.reporting.html import write_html
+from refsampler.conformance.reporting.html import can_plot, write_html
 from refsampler.conformance.reporting.index import SameNameError, write_index
 from refsampler.conformance.reporting.stored import NoReportError, read_run
 
@@ -25,7 +25,7 @@ def report(folders: tuple[Path, ...], index: Path | None) -> None:
     """Write report.html into each of FOLDERS, from the report.jsonl that lies there.
 
     Nothing is sampled and no backend is opened.  A file note.txt beside the report is shown in the
-    page.
+    page.  Plots need the extra `report`; without it the page is written all the same.
     """
     try:
         runs = [read_run(folder) for folder in folders]
@@ -34,3 +34,5 @@ def report(folders: tuple[Path, ...], index: Path | None) -> None:
         raise click.BadParameter(str(error), param_hint="FOLDERS") from error
     for path in paths:
         click.echo(f"{path}: {path.stat().st_size / 1024:,.0f} KiB")
+    if not can_plot():
+        click.echo("without plots: pip install 'refsampler[report]'", err=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +15,7 @@ from refsampler.conformance.verdict import Status
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["HTML", "MARKS", "environment", "html", "render", "write_html"]
+__all__ = ["HTML", "MARKS", "can_plot", "environment", "html", "render", "write_html"]
 
 HTML: Final = "report.html"
 """Name of the page in the report's folder."""
@@ -29,10 +31,19 @@ MARKS: Final = {
 }
 """A sign for each status, so that colour is never all that tells them apart."""
 
+_MISSING: Final = "No plots: they need the extra `report` (pip install 'refsampler[report]')."
+
+
+def can_plot() -> bool:
+    """Whether the extra `report` is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
 
 def html(run: StoredRun) -> str:
-    """Return the page of a run."""
-    return render(page(run, read_health(committed())))
+    """Return the page of a run, without plots if the extra is missing."""
+    plots = can_plot()
+    made = page(run, read_health(committed()), plots=plots)
+    return render(made if plots or not made.laws else replace(made, missing=_MISSING))
 
 
 def render(made: Page) -> str:

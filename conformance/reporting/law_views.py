@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from refsampler.conformance.evidence.diagnostics import Diagnostic, diagnostics
 from refsampler.conformance.evidence.pool import case_log_threshold
 from refsampler.conformance.plan import LAW
-from refsampler.conformance.reporting.chart import Chart
-from refsampler.conformance.reporting.plots import evidence_plot, law_plots
+from refsampler.conformance.reporting.plots import Plot, evidence_plot, law_plots
 from refsampler.conformance.reporting.stored import StoredRun
 from refsampler.conformance.reporting.stored_law import StoredLaw
+from refsampler.conformance.reporting.svg import Sheet
 from refsampler.conformance.sequential import SPLIT
 
 __all__ = ["LawView", "law_views"]
@@ -31,7 +31,7 @@ class LawView:
         evidence: e-value of the case's mixture, as a power of ten in words.
         refuted: biases whose refutation ended it early.
         tests: textbook tests, which never judge.
-        plots: of its counts and of its evidence.
+        plots: none without the extra.
 
     """
 
@@ -43,19 +43,29 @@ class LawView:
     evidence: str
     refuted: tuple[str, ...]
     tests: tuple[Diagnostic, ...]
-    plots: tuple[Chart, ...]
+    plots: tuple[Plot, ...]
 
 
-def law_views(run: StoredRun, laws: Sequence[StoredLaw]) -> tuple[LawView, ...]:
-    """Return the laws, those with most evidence against them first."""
+def law_views(run: StoredRun, laws: Sequence[StoredLaw], *, plots: bool) -> tuple[LawView, ...]:
+    """Return the laws, those with most evidence against them first.
+
+    Raises:
+        ImportError: plots are wanted, and matplotlib is not installed.
+
+    """
     ordered = sorted(laws, key=lambda one: -one.record.log_e)
-    return tuple(_view(run, one) for one in ordered)
+    sheet = Sheet() if plots else None
+    return tuple(_view(run, one, sheet) for one in ordered)
 
 
-def _view(run: StoredRun, one: StoredLaw) -> LawView:
+def _view(run: StoredRun, one: StoredLaw, sheet: Sheet | None) -> LawView:
     record = one.record
-    alone = len(run.laws) + len(run.mixed)
-    evidence = evidence_plot(record.path, case_log_threshold(SPLIT.log_threshold(LAW), 1 / alone))
+    drawn: list[Plot] = []
+    if sheet is not None:
+        alone = len(run.laws) + len(run.mixed)
+        needed = case_log_threshold(SPLIT.log_threshold(LAW), 1 / alone)
+        evidence = evidence_plot(record.id, record.path, needed, sheet)
+        drawn = [*law_plots(one, sheet), *(() if evidence is None else (evidence,))]
     return LawView(
         case=record.id,
         words=one.words,
@@ -65,5 +75,5 @@ def _view(run: StoredRun, one: StoredLaw) -> LawView:
         evidence=f"10^{record.log_e / math.log(10):.2f}",
         refuted=record.refuted,
         tests=diagnostics(one.probs, one.counts, run.header.run_seed),
-        plots=(*law_plots(one), *(() if evidence is None else (evidence,))),
+        plots=tuple(drawn),
     )

@@ -103,6 +103,7 @@ class Page:
         detectable: [clause, biases that would have been seen].
         health: of the suite.
         cost: by check.
+        missing: why there are no plots; empty if there are.
 
     """
 
@@ -121,10 +122,21 @@ class Page:
     detectable: tuple[tuple[str, tuple[str, ...]], ...]
     health: Health
     cost: Cost
+    missing: str = ""
 
 
-def page(run: StoredRun, health: Health) -> Page:
-    """Make the page of a run; `health` is that of the suite."""
+def page(run: StoredRun, health: Health, *, plots: bool) -> Page:
+    """Make the page of a run.
+
+    Args:
+        run: stored.
+        health: of the suite.
+        plots: whether to draw them.
+
+    Raises:
+        ImportError: plots are wanted, and matplotlib is not installed.
+
+    """
     stored = tuple(
         stored_law(one, run.header.capabilities)
         for one in run.laws
@@ -150,7 +162,7 @@ def page(run: StoredRun, health: Health) -> Page:
         ),
         groups=tuple(_groups(run)),
         failures=failures(run, stored),
-        laws=law_views(run, stored),
+        laws=law_views(run, stored, plots=plots),
         tails=run.tails,
         detectable=detectable,
         health=health,

@@ -3,49 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from refsampler.conformance.evidence.arrays import FloatArray
-from refsampler.conformance.reporting.chart import (
-    Chart,
-    Path,
-    Scale,
-    Tick,
-    across,
-    band,
-    decades,
-    dots,
-    line,
-    linear,
-    stems,
-    upwards,
-)
 from refsampler.conformance.reporting.curves import buckets, difference, ratios
 from refsampler.conformance.reporting.stored_law import StoredLaw
+from refsampler.conformance.reporting.svg import COLOURS, Sheet
 
-__all__ = ["evidence_plot", "law_plots"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Plot", "evidence_plot", "law_plots"]
 
 _TENS: Final = math.log(10)
 _LEAST_RATIO: Final = 2.0**-6
 _TENS_SHOWN: Final = (-6.0, 300.0)
 
 
-def law_plots(one: StoredLaw) -> tuple[Chart, ...]:
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One figure.
+
+    Attributes:
+        title: what it shows, in words.
+        svg: the element.
+
+    """
+
+    title: str
+    svg: str
+
+
+def law_plots(one: StoredLaw, sheet: Sheet) -> tuple[Plot, ...]:
     """Return the plots of a law's counts; none without a draw."""
     if one.counts.sum() == 0 or one.probs.size < 2:
         return ()
-    return (_difference(one), _ratios(one), _buckets(one))
+    made: tuple[tuple[str, Callable[[StoredLaw, Axes], None]], ...] = (
+        ("Summed frequency minus summed probability, from the top rank", _difference),
+        ("Observed over expected, against expected probability", _ratios),
+        ("Mass off by rank bucket", _buckets),
+    )
+    return tuple(
+        Plot(title, sheet.draw(f"{one.record.id}-{place}", title, partial(draw, one)))
+        for place, (title, draw) in enumerate(made)
+    )
 
 
-def evidence_plot(path: Sequence[tuple[int, float]], log_threshold: float | None) -> Chart | None:
+def evidence_plot(
+    name: str, path: Sequence[tuple[int, float]], log_threshold: float | None, sheet: Sheet
+) -> Plot | None:
     """Return the e-value against draws; None if the report has no path.
 
     Args:
+        name: unique in the page.
         path: [draws, log e] of every look.
         log_threshold: where the clause fails by this case alone; None if unknown.
+        sheet: to draw on.
 
     """
     if len(path) < 2:
@@ -53,35 +71,27 @@ def evidence_plot(path: Sequence[tuple[int, float]], log_threshold: float | None
     draws, log_e = np.array(path, dtype=float).T
     tens = np.clip(log_e / _TENS, *_TENS_SHOWN)
     needed = math.inf if log_threshold is None else log_threshold / _TENS
-    near = float(tens.max()) > needed / 4
-    x, y = across(0, draws[-1]), upwards(np.append(tens, needed) if near else tens)
-    limit = (_level("limit", y, needed),) if near else ()
-    return _chart(
-        "Evidence against draws",
-        ("draws", "log10 of the e-value"),
-        (x, y),
-        (_level("rule", y), *limit, line("curve", x(draws), y(tens))),
-    )
+
+    def draw(axes: Axes) -> None:
+        _zero(axes)
+        if float(tens.max()) > needed / 4:
+            axes.axhline(needed, color=COLOURS["off"], linewidth=0.9, linestyle="--")
+        axes.plot(draws, tens, color=COLOURS["line"], linewidth=1.4)
+        axes.set(xlabel="draws", ylabel="log10 of the e-value")
+
+    title = "Evidence against draws"
+    return Plot(title, sheet.draw(f"{name}-e", title, draw))
 
 
-def _difference(one: StoredLaw) -> Chart:
+def _difference(one: StoredLaw, axes: Axes) -> None:
     curve = difference(one.probs, one.counts)
-    x, y = across(0, 1), upwards(np.append(curve.off, [-curve.band, curve.band]))
-    ends = np.array([0.0, 1.0])
-    inside = np.full(2, curve.band)
-    return _chart(
-        "Summed frequency minus summed probability, from the top rank",
-        ("summed probability from the top rank", "frequency − probability"),
-        (x, y),
-        (
-            band("surface", x(ends), y(-inside), y(inside)),
-            _level("rule", y),
-            line("curve", x(curve.at), y(curve.off)),
-        ),
-    )
+    axes.axhspan(-curve.band, curve.band, color=COLOURS["band"], linewidth=0)
+    _zero(axes)
+    axes.plot(curve.at, curve.off, color=COLOURS["line"], linewidth=1.2)
+    axes.set(xlabel="summed probability from the top rank", ylabel="frequency − probability")
 
 
-def _ratios(one: StoredLaw) -> Chart:
+def _ratios(one: StoredLaw, axes: Axes) -> None:
     points = ratios(one.probs, one.counts)
     order = np.argsort(points.prob)
     order = order[points.prob[order] > 0]
@@ -89,66 +99,46 @@ def _ratios(one: StoredLaw) -> Chart:
         getattr(points, name)[order] for name in ("prob", "ratio", "low", "high")
     )
     seen, least, most = np.log2([np.maximum(row, _LEAST_RATIO) for row in (ratio, low, high)])
-    y = upwards(np.concatenate([seen, least, most]))
-    spread = prob[-1] > 1.05 * prob[0]
-    x = across(prob[0] / 1.2, prob[-1] * 1.2, log=True)
-    kind, drawn = ("surface", band) if spread else ("stems thick", stems)
-    allowed = drawn(kind, x(prob), y(least), y(most))
-    return _chart(
-        "Observed over expected, against expected probability",
-        ("expected probability of an id", "log2 observed / expected"),
-        (x, y),
-        (allowed, _level("rule", y), *_dots(x(prob), y(seen), (ratio < low) | (ratio > high))),
-        x_ticks=None if spread else (Tick(float(x(prob[:1])[0]), f"{prob[0]:.3g}"),),
-    )
+    # Tens on a plain axis: matplotlib's logarithmic one takes the time of two plots.
+    tens = np.log10(prob)
+    if prob[-1] > 1.05 * prob[0]:
+        around = np.append(tens, tens[::-1]), np.append(most, least[::-1])
+        axes.fill(*around, color=COLOURS["band"], linewidth=0)
+    else:
+        _bars(axes, tens, least, most, color=COLOURS["band"], linewidth=6)
+        axes.set_xticks(tens[:1])
+    _zero(axes)
+    _points(axes, tens, seen, (ratio < low) | (ratio > high))
+    axes.xaxis.set_major_formatter(lambda ten, _: f"{10**ten:.2g}")
+    axes.set(xlabel="expected probability of an id", ylabel="log2 observed / expected")
 
 
-def _buckets(one: StoredLaw) -> Chart:
+def _buckets(one: StoredLaw, axes: Axes) -> None:
     bars = buckets(one.probs, one.counts)
     at = np.arange(bars.first.size, dtype=float)
-    x = across(-0.5, at.size - 0.5)
-    y = upwards(np.concatenate([bars.off, bars.low, bars.high]))
+    _zero(axes)
+    _bars(axes, at, bars.low, bars.high, color=COLOURS["line"], linewidth=2)
+    _points(axes, at, bars.off, (bars.low > 0) | (bars.high < 0))
     step = max(1, math.ceil(at.size / 6))
-    ticks = tuple(
-        Tick(float(place), f"{rank:,}")
-        for place, rank in zip(x(at[::step]), bars.first[::step], strict=True)
+    axes.set_xticks(at[::step], [f"{rank:,}" for rank in bars.first[::step]])
+    axes.set(xlabel="from rank", ylabel="observed − expected")
+
+
+def _zero(axes: Axes) -> None:
+    axes.axhline(0, color=COLOURS["soft"], linewidth=0.6)
+
+
+def _points(axes: Axes, x: FloatArray, y: FloatArray, outside: np.ndarray) -> None:
+    """Plot points, in a colour of their own where chance does not allow them."""
+    for mask, colour in ((~outside, "line"), (outside, "off")):
+        axes.plot(x[mask], y[mask], ".", color=COLOURS[colour], markersize=5)
+
+
+def _bars(
+    axes: Axes, x: FloatArray, low: FloatArray, high: FloatArray, *, color: str, linewidth: float
+) -> None:
+    """Plot upright bars as one line with gaps: matplotlib's vlines has a path for each."""
+    ends = np.stack([low, high, np.full(x.size, np.nan)], axis=1)
+    axes.plot(
+        np.repeat(x, 3), ends.ravel(), color=color, linewidth=linewidth, solid_capstyle="butt"
     )
-    outside = (bars.low > 0) | (bars.high < 0)
-    return _chart(
-        "Mass off by rank bucket",
-        ("from rank", "observed − expected"),
-        (x, y),
-        (
-            _level("rule", y),
-            stems("stems", x(at), y(bars.low), y(bars.high)),
-            *_dots(x(at), y(bars.off), outside),
-        ),
-        x_ticks=ticks,
-    )
-
-
-def _dots(x: FloatArray, y: FloatArray, outside: np.ndarray) -> tuple[Path, ...]:
-    """Return the points, those outside of what chance allows by themselves."""
-    both = (("dots", ~outside), ("dots off", outside))
-    return tuple(dots(kind, x[mask], y[mask]) for kind, mask in both if mask.any())
-
-
-def _level(kind: str, y: Scale, value: float = 0.0) -> Path:
-    """Return a level line through the whole box."""
-    ends = across(0, 1)(np.array([0.0, 1.0]))
-    return line(kind, ends, y(np.full(2, value)))
-
-
-def _chart(
-    title: str,
-    labels: tuple[str, str],
-    scales: tuple[Scale, Scale],
-    paths: tuple[Path, ...],
-    x_ticks: tuple[Tick, ...] | None = None,
-) -> Chart:
-    x, y = scales
-    below, times = (
-        (x_ticks, "") if x_ticks is not None else (decades(x), "") if x.log else linear(x)
-    )
-    left, high = linear(y)
-    return Chart(title, labels[0] + times, labels[1] + high, below, left, paths)
