@@ -103,7 +103,8 @@ def read_health(reports: Path) -> Health:
     """Read what the folder has."""
     calibration = _read(reports / "evidence" / "calibration.json")
     power = _read(reports / "evidence" / "power.json")
-    audit = _read(reports / "audit" / "quick.json")
+    # of the whole bank, where that was run
+    audit = _read(reports / "audit" / "full.json") or _read(reports / "audit" / "quick.json")
     return Health(
         calibration=tuple(
             Calibration(**{name: one[name] for name in Calibration.__slots__})
