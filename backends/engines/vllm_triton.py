@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import weakref
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -44,8 +46,12 @@ class VllmTritonKernel:
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="refsampler-vllm-")
-        self._filter, self._race = _modules(Path(self._folder.name))
+        with ExitStack() as files:
+            folder = files.enter_context(tempfile.TemporaryDirectory(prefix="refsampler-vllm-"))
+            self._filter, self._race = _modules(Path(folder))
+            self._check()
+            # the interpreter reads the file again when it compiles for other shapes
+            weakref.finalize(self, files.pop_all().close)
         self.capabilities = Capabilities(
             name="vllm-triton",
             version=f"{version('vllm')}, Triton {version('triton')} interpreted",
@@ -53,7 +59,6 @@ class VllmTritonKernel:
             semantics=replace(Semantics(), top_k_ties="exactly_k"),
             features=frozenset({Feature.PROCESSED, Feature.SAME_PATH}),
         )
-        self._check()
 
     def draw(self, logits: Float32[Tensor, "B V"], rows: Rows) -> Drawn:
         """Return int64 ids and the logits they were drawn from; the input stays as it is."""
