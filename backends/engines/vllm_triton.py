@@ -50,7 +50,7 @@ class VllmTritonKernel:
             folder = files.enter_context(tempfile.TemporaryDirectory(prefix="refsampler-vllm-"))
             self._filter, self._race = _modules(Path(folder))
             self._check()
-            # the interpreter reads the file again when it compiles for other shapes
+            # the interpreter takes a kernel's source from its file
             weakref.finalize(self, files.pop_all().close)
         self.capabilities = Capabilities(
             name="vllm-triton",
