@@ -8,8 +8,10 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
+from refsampler.clauses import ClauseId
 from refsampler.conformance.audit.log import AuditLog, LogMismatchError, Settings
 from refsampler.conformance.audit.matrix import headline, in_order, make_audit, markdown
 from refsampler.conformance.audit.one import PLANNING_S, FaultResult, Found, audit_fault
@@ -47,6 +49,22 @@ def test_a_right_subject_survives():
     result = audit_fault(right, "quick", SEED, named_only=True)
     assert result.found is Found.SURVIVED
     assert result.caught == ()
+
+
+class _AboveTheSmallest(RightKernel):
+    """The search for the k-th value begins at the smallest one, and keeps what lies above it."""
+
+    def kept_top_k(self, x, top_k):
+        smallest = torch.where(x > -torch.inf, x, torch.inf).amin(dim=-1, keepdim=True)
+        filtered = top_k[:, None] < x.shape[-1]
+        return super().kept_top_k(x, top_k) & ~(filtered & (x == smallest))
+
+
+def test_a_threshold_that_never_keeps_the_smallest_value_breaks_top_k():
+    """As vLLM's Triton filter was found to do; ids above the smallest value are right."""
+    broken = replace(fault("B114"), make=_AboveTheSmallest, clauses=(ClauseId("top-k.keep"),))
+    result = audit_fault(broken, "quick", SEED, named_only=True)
+    assert [one.clause for one in result.caught] == ["top-k.keep"]
 
 
 def test_what_cannot_be_asked_says_why():

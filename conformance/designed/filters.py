@@ -41,6 +41,10 @@ def top_k_cases() -> tuple[Case, ...]:
     # ties above the k-th value: a sort that loses ids among equals loses some that must stay
     level = row({token: 2.0 - token % 2 for token in range(10, 90)})
     kept += [copies(100, level, request(top_k=60), "top-k.keep", count=2304)]
+    # the k-th value is the row's smallest: a search for a threshold that begins there and keeps what
+    # lies above it keeps less than k
+    low = row({0: 1.0, 1: 0.9, 2: 0.9})
+    kept += [copies(v, low, request(top_k=2), "top-k.keep", count=256) for v in (3, 32)]
     off = [copies(5, ladder, request(top_k=k), "top-k.off", count=256) for k in (0, -1, 5, 6, 1000)]
     # 2^31 - 1 is how clients write "no limit"
     off += [copies(5, ladder, request(top_k=2**31 - 1), "top-k.off", count=256)]
