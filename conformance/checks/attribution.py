@@ -71,6 +71,10 @@ class Seen:
             return np.empty(0, np.int64)
         mass = np.minimum(np.exp(law.least), 1 - 1e-16)
         expected = law.core & (-self.draws * np.log1p(-mass) > self.certain)
+        # of equals of which some are kept one has to come, whichever it is
+        one_of = -self.draws * np.log1p(-min(law.together, 1 - 1e-16)) > self.certain
+        if one_of and not self.counts[law.tied].any():
+            expected = expected | law.tied
         return np.flatnonzero(expected & (self.counts == 0))
 
     def fits(self, law: RowExpected) -> bool:

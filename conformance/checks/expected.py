@@ -38,6 +38,7 @@ class RowExpected:
         tied: equals of which a known number is kept, nobody knows which.
         count: that number.
         magnitude: M, the law is known to a total variation of 2^-23 M.
+        together: probability that one of the tied comes, at least.
 
     """
 
@@ -50,6 +51,7 @@ class RowExpected:
     tied: Bool[np.ndarray, " vocab"]
     count: int
     magnitude: float = 0.0
+    together: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,31 @@ def _laws_of(
             # a tied id is kept by some right backends only
             most = np.where(law.lumped[place].numpy(), 0.0, most)
         tied, count = law.lumped[place].numpy(), int(law.lump_count[place])
+        together = 0.0
+        if count and valid and not greedy:
+            steps = trace_law(logits[place], request, semantics, thinking=thinking)
+            together = _together(steps[-1][1].numpy(), tied, count)
         made = (greedy, valid, allowed, core, least, most, tied, count)
-        found.append(RowExpected(*made, float(law.magnitude[place])))
+        found.append(RowExpected(*made, float(law.magnitude[place]), together))
     return tuple(found)
 
 
 # the same rows are asked of many subjects in an audit, and with the same mistakes in mind
 _laws_again = lru_cache(maxsize=2048)(_laws_of)
+
+
+def _together(
+    x: Float64[np.ndarray, " vocab"], tied: Bool[np.ndarray, " vocab"], count: int
+) -> float:
+    """Return what `count` of the tied have at least: as if everything else were kept too."""
+    # imported late as in `_bounds`
+    from scipy.special import logsumexp
+
+    finite = np.isfinite(x)
+    if not (tied & finite).any():
+        return 0.0
+    slack = 2.0**-20 * max(1.0, float(np.abs(x[finite]).max()))
+    return float(count * np.exp(x[tied & finite].min() - logsumexp(x[finite]) - slack))
 
 
 def _bounds(

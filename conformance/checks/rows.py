@@ -239,6 +239,10 @@ class _Words:
             nats = law.most[rare[0]]
             return cls(f"id {top}; id {rare[0]} is {-nats:.0f} nats down", what, charge, False)
         token = missing[0]
+        if law.tied[token]:
+            equals = _ids(law.tied)
+            what = f"none of them in {seen.draws} draws"
+            return cls(f"{law.count} of the equal ids {equals}", what, charge, False, absent=True)
         share = np.exp(law.least[token])
         what = f"id {token} in 0 of {seen.draws} draws"
         return cls(f"id {token} with probability {share:.3g}", what, charge, False, absent=True)

@@ -43,14 +43,17 @@ def top_k_cases() -> tuple[Case, ...]:
     kept += [copies(100, level, request(top_k=60), "top-k.keep", count=2304)]
     # the k-th value is the row's smallest: a search for a threshold that begins there and keeps what
     # lies above it keeps less than k
-    low = row({0: 1.0, 1: 0.9, 2: 0.9})
-    kept += [copies(v, low, request(top_k=2), "top-k.keep", count=256) for v in (3, 32)]
+    low = row({0: 1.0, 1: 0.9, 2: 0.8})
+    kept += [copies(32, low, request(top_k=3), "top-k.keep", count=256)]
     off = [copies(5, ladder, request(top_k=k), "top-k.off", count=256) for k in (0, -1, 5, 6, 1000)]
     # 2^31 - 1 is how clients write "no limit"
     off += [copies(5, ladder, request(top_k=2**31 - 1), "top-k.off", count=256)]
     tied = row({6: 1.0, 2: 0.5, 9: 0.5, 0: 0.5, 11: -4.0})
     ties = [copies(12, tied, request(top_k=k), "top-k.ties", count=256) for k in (2, 3, 4)]
     ties += [copies(8, flat(), request(top_k=3), "top-k.ties", count=256)]
+    # so near each other that no temperature explains the loss
+    low = row({0: 0.0, 1: -(2.0**-10), 2: -(2.0**-9), 3: -(2.0**-9)})
+    ties += [copies(32, low, request(top_k=3), "top-k.ties", count=256)]
     return (*kept, *off, *ties)
 
 
