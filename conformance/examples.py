@@ -14,7 +14,7 @@ from hypothesis.internal.conjecture import providers
 
 from refsampler.conformance.case import Case
 
-__all__ = ["collect", "run_examples", "shrink"]
+__all__ = ["collect", "run_examples", "same_everywhere", "shrink"]
 
 _ATTEMPTS = 8
 """Runs of Hypothesis until there are enough cases; it draws a few of them twice."""
@@ -26,7 +26,7 @@ _LOOKS_ROUND = "_get_local_constants"
 
 
 @contextlib.contextmanager
-def _same_everywhere() -> Iterator[None]:
+def same_everywhere() -> Iterator[None]:
     """Keep Hypothesis from trying numbers that it reads in the source of imported modules.
 
     Which modules those are differs between `check` and `merge`, a checkout and an installed package:
@@ -97,7 +97,7 @@ def run_examples(
     def run(case: Case) -> None:
         body(case)
 
-    with _same_everywhere():
+    with same_everywhere():
         run()
 
 

@@ -29,7 +29,16 @@ from refsampler.metadata import SamplingMetadata, generators_of
 from refsampler.processors import LogitsProcessor
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
 
-__all__ = ["Answer", "DraftingBatch", "Step", "draft_laws_of", "drafting", "step_of", "verify"]
+__all__ = [
+    "Answer",
+    "DraftingBatch",
+    "Step",
+    "draft_laws_of",
+    "drafting",
+    "read_verified",
+    "step_of",
+    "verify",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +133,7 @@ def verify(
         with seeded(seed, subject.capabilities.device):
             output = _verified(subject, step, metadata)
     changed = not torch.equal(before.nan_to_num(), step.logits.nan_to_num())
-    return replace(_read(output, step), changed=changed)
+    return replace(read_verified(output, step), changed=changed)
 
 
 class DraftingBatch:
@@ -207,8 +216,8 @@ class DraftingBatch:
         """
         step = Step(self.requests, logits, draft_probs)
         if self._session is not None:
-            return _read(_verified_by(self._session, step), step)
-        return _read(_verified(self._subject, step, self._metadata(self.requests)), step)
+            return read_verified(_verified_by(self._session, step), step)
+        return read_verified(_verified(self._subject, step, self._metadata(self.requests)), step)
 
     def _proposed(self, logits: Tensor) -> Proposed:
         drafts = [one.drafts for one in self.requests]
@@ -284,7 +293,7 @@ def _raised() -> Iterator[None]:
         raise SubjectError(f"{type(error).__name__}: {error}", refused=refused) from error
 
 
-def _read(output: Verified, step: Step) -> Answer:
+def read_verified(output: Verified, step: Step) -> Answer:
     """Read the ids of each request, or say what is wrong with the form (clause `output.form`)."""
     ids = getattr(output, "token_ids", None)
     count, most = len(step.requests), max((len(one) for one in step.drafts), default=0)

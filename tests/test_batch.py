@@ -1,17 +1,13 @@
 """The persistent batch: rows, updates, and equality with a freshly built batch (`batch.state`)."""
 
-from dataclasses import fields, replace
-
 import pytest
 import torch
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from torch import Tensor
 
 from refsampler.batch import BatchUpdateBuilder, PersistentBatch
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction, MovedRequest
-from refsampler.metadata import SamplingMetadata
+from refsampler.conformance.batch_machine import batch_machine
 from refsampler.params import SamplingParams
 from refsampler.per_request import PerRequestProcessor
 from refsampler.processors import LogitsProcessor
@@ -346,181 +342,9 @@ class Scale(PerRequestProcessor):
 CUSTOM = (Count, Scale)
 
 
-def one_of(*values):
-    return st.sampled_from(values)
+def whole_batch():
+    return PersistentBatch(V, custom=CUSTOM, thinking=MARKERS, max_num_reqs=6)
 
 
-IDS = st.integers(0, V - 1)
-PARAMS = st.fixed_dictionaries(
-    {},
-    optional={
-        "temperature": one_of(0.0, 0.5),
-        "top_p": one_of(0.5),
-        "top_k": one_of(2, V),
-        "min_p": one_of(0.25, 0.5),
-        "seed": one_of(7, 8),
-        "repetition_penalty": one_of(2.0),
-        "frequency_penalty": one_of(0.5),
-        "presence_penalty": one_of(-1.0),
-        "min_tokens": one_of(2),
-        "eos_token_id": one_of(5),
-        "stop_token_ids": one_of((0, 4)),
-        "allowed_token_ids": one_of((1, 2), (5,)),
-        "bad_words_token_ids": one_of(((1, 2),), ((3,), (0, 0))),
-        "logit_bias": one_of(((2, -1.5),), ((0, 2.0), (5, -float("inf")))),
-        "logprobs": one_of(0, 2),
-        "thinking_token_budget": one_of(0, 2),
-    },
-).map(lambda given: SamplingParams(**given))
-REQUESTS = st.builds(
-    Request,
-    params=PARAMS,
-    prompt=st.lists(IDS, max_size=3).map(tuple),
-    output=st.lists(IDS, max_size=2).map(tuple),
-    drafts=st.lists(IDS, max_size=1).map(tuple),
-)
-
-
-def effect(metadata, rows):
-    """What processors and the thinking budget do to fixed logits, exactly."""
-    logits = torch.arange(rows * V, dtype=torch.float32).reshape(rows, V).remainder(5) / 4
-    processors = metadata.logitsprocs
-    seen = [logits]
-    for one in (*processors.non_argmax_invariant, *processors.argmax_invariant):
-        seen.append(one.apply(seen[-1]))
-    holder = metadata.thinking_budget_state_holder
-    if holder is not None:
-        seen += [holder.apply(logits, predict_bonus_token=bonus) for bonus in (False, True)]
-    return [x.tolist() for x in seen]
-
-
-def plain(value):
-    """A field as something that == compares."""
-    if isinstance(value, Tensor):
-        return (value.dtype, value.tolist())
-    if isinstance(value, dict):
-        return {row: plain(one) for row, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, torch.Generator):
-        return value.get_state().numpy().tobytes()
-    return value
-
-
-def assert_same(metadata, fresh, rows):
-    for field in fields(SamplingMetadata):
-        if field.name not in {"logitsprocs", "thinking_budget_state_holder"}:
-            ours, theirs = getattr(metadata, field.name), getattr(fresh, field.name)
-            assert plain(ours) == plain(theirs), field.name
-    assert plain(metadata.logitsprocs.min_p) == plain(fresh.logitsprocs.min_p)
-    assert effect(metadata, rows) == effect(fresh, rows)
-
-
-class AnySequence(RuleBasedStateMachine):
-    """Any operations in any order; the model is a dict of what each request should be."""
-
-    @initialize()
-    def start(self):
-        self.batch = PersistentBatch(V, custom=CUSTOM, thinking=MARKERS, max_num_reqs=6)
-        self.requests: dict[int, Request] = {}
-        self.generators: dict[int, torch.Generator] = {}
-        self.steps: dict[int, int] = {}
-        self.preempted = {}
-        self.next_id = 0
-
-    def some(self, data):
-        return data.draw(st.sampled_from(sorted(self.requests)))
-
-    @precondition(lambda self: len(self.requests) < 6)
-    @rule(request=REQUESTS)
-    def add(self, request):
-        name, self.next_id = self.next_id, self.next_id + 1
-        free = [row for row, one in enumerate(self.batch.rows) if one is None]
-        expected = min(free, default=len(self.batch.rows))
-        assert self.batch.add(name, request) == expected
-        self.requests[name], self.steps[name] = request, 0
-        if request.params.seed is not None:
-            self.generators[name] = torch.Generator().manual_seed(request.params.seed)
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def remove(self, data):
-        name = self.some(data)
-        self.batch.remove(name)
-        del self.requests[name]
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def preempt(self, data):
-        name = self.some(data)
-        self.preempted[name] = self.batch.preempt(name), self.requests.pop(name)
-
-    @precondition(lambda self: self.preempted and len(self.requests) < 6)
-    @rule(data=st.data())
-    def resume(self, data):
-        name = data.draw(st.sampled_from(sorted(self.preempted)))
-        preempted, self.requests[name] = self.preempted.pop(name)
-        self.batch.resume(preempted)
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def swap(self, data):
-        rows = [self.batch.rows.index(self.some(data)) for _ in range(2)]
-        self.batch.swap(*rows)
-
-    @precondition(lambda self: self.requests and None in self.batch.rows)
-    @rule(data=st.data())
-    def move(self, data):
-        free = [row for row, one in enumerate(self.batch.rows) if one is None]
-        source = self.batch.rows.index(self.some(data))
-        self.batch.move(source, data.draw(st.sampled_from(free)))
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), tokens=st.lists(IDS, max_size=2))
-    def accept(self, data, tokens):
-        name = self.some(data)
-        self.batch.accept(name, tokens)
-        old = self.requests[name]
-        self.requests[name] = replace(old, output=(*old.output, *tokens), drafts=())
-        self.steps[name] += len(tokens)
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data(), drafts=st.lists(IDS, max_size=2).map(tuple))
-    def set_drafts(self, data, drafts):
-        name = self.some(data)
-        self.batch.set_drafts(name, drafts)
-        self.requests[name] = replace(self.requests[name], drafts=drafts)
-
-    @rule(bad=one_of(Request(prompt=(V,)), Request(SamplingParams(stop_token_ids=(V,)))))
-    def refused(self, bad):
-        with pytest.raises(ParameterError):
-            self.batch.add(self.next_id, bad)
-
-    @rule()
-    def step(self):
-        metadata = self.batch.commit()
-        names = [name for name in self.batch.rows if name is not None]
-        assert len(names) == len(self.batch.rows)
-        assert sorted(names) == sorted(self.requests)
-        requests = [self.requests[name] for name in names]
-        assert list(self.batch.requests) == requests
-        generators = {
-            row: self.generators[name] for row, name in enumerate(names) if name in self.generators
-        }
-        fresh = SamplingMetadata.from_requests(
-            requests,
-            V,
-            custom=CUSTOM,
-            thinking=MARKERS,
-            generators=generators,
-            steps=[self.steps[name] for name in names],
-        )
-        assert_same(metadata, fresh, len(names))
-        # every seeded row draws, here and in the model
-        for row, generator in generators.items():
-            torch.rand(1, generator=generator)
-            torch.rand(1, generator=metadata.generators[row])
-
-
-TestAnySequence = AnySequence.TestCase
+TestAnySequence = batch_machine(whole_batch, custom=CUSTOM).TestCase
 TestAnySequence.settings = settings(max_examples=40, stateful_step_count=30)

@@ -22,12 +22,12 @@ from refsampler.conformance.cli import main
 from refsampler.conformance.designed import processors, ragged
 from refsampler.conformance.designed import sessions as designed
 from refsampler.conformance.designed.build import batch, flat, peak, request
-from refsampler.conformance.machine import sessions
 from refsampler.conformance.plan import Plan, make_plan
 from refsampler.conformance.records import ReportWriter
 from refsampler.conformance.reporting.records import header_record
 from refsampler.conformance.runner import run
 from refsampler.conformance.sequential import Sequential
+from refsampler.conformance.session_cases import sessions
 from refsampler.conformance.sessions import drive, sample_fresh, step_cases
 from refsampler.conformance.subject import OpenSubject
 from refsampler.conformance.threads import one_thread

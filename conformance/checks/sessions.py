@@ -30,7 +30,7 @@ from refsampler.conformance.checks.logprobs import judge_draw
 from refsampler.conformance.checks.rows import judge_calls
 from refsampler.conformance.designed import sessions as designed
 from refsampler.conformance.examples import collect
-from refsampler.conformance.machine import sessions
+from refsampler.conformance.session_cases import sessions
 from refsampler.conformance.sessions import drive, sample_fresh, step_cases
 from refsampler.conformance.subject import Draw, OpenSubject, derived_seed
 
