@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from refsampler.backends.protocol import Capabilities
@@ -23,7 +23,17 @@ from refsampler.conformance.lawsize import LAW_SHARE, LEAST_SECONDS, SECONDS, Si
 from refsampler.conformance.sequential import SPLIT, Sequential, plan_sequential
 from refsampler.conformance.verdict import Power, Unplanned
 
-__all__ = ["LAW", "Plan", "PlannedCase", "PlannedLaw", "alpha", "make_plan", "sure", "would_see"]
+__all__ = [
+    "LAW",
+    "Plan",
+    "PlannedCase",
+    "PlannedLaw",
+    "alpha",
+    "make_plan",
+    "reseeded",
+    "sure",
+    "would_see",
+]
 
 LAW = ClauseId("draw.law")
 
@@ -186,6 +196,23 @@ def make_plan(
             sizes.unplanned,
             free,
         )
+
+
+def reseeded(plan: Plan, exact: Plan) -> Plan:
+    """Return a plan under another run seed, on which laws, tails and pairs do not depend.
+
+    Args:
+        plan: of every clause.
+        exact: of the same capabilities, clauses and profile, under that seed; of its cases.
+
+    """
+    return replace(
+        plan,
+        run_seed=exact.run_seed,
+        cases=exact.cases,
+        charge=exact.charge,
+        planned={**_counted(exact.cases, plan.laws, plan.mixed), **plan.sequential.counts},
+    )
 
 
 def _counted(

@@ -20,7 +20,7 @@ from refsampler.conformance.evidence.alternatives import BANK
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.cells import RowLaw
 from refsampler.conformance.faults.base import Fault
-from refsampler.conformance.plan import Plan, PlannedCase, make_plan
+from refsampler.conformance.plan import Plan, PlannedCase, make_plan, reseeded
 
 __all__ = ["Planner"]
 
@@ -30,6 +30,7 @@ class Planner:
 
     def __init__(self) -> None:
         self._plans: dict[tuple[bytes, str, int, str, int], Plan] = {}
+        self._evidence: dict[tuple[bytes, str, int], Plan] = {}
 
     def named(
         self, capabilities: Capabilities, profile: str, run_seed: int, clauses: Sequence[ClauseId]
@@ -104,10 +105,13 @@ class Planner:
 
     def whole(self, capabilities: Capabilities, profile: str, run_seed: int) -> Plan:
         """Return the plan of a run: every case, laws, tails and pairs."""
-        key = (_encoded(capabilities), profile, run_seed, "whole", memory.ELEMENTS)
-        if key not in self._plans:
-            self._plans[key] = make_plan(capabilities, profile=profile, run_seed=run_seed)
-        return self._plans[key]
+        about = (_encoded(capabilities), profile, memory.ELEMENTS)
+        if about not in self._evidence:
+            self._evidence[about] = make_plan(capabilities, profile=profile, run_seed=run_seed)
+        evidence = self._evidence[about]
+        if evidence.run_seed == run_seed:
+            return evidence
+        return reseeded(evidence, self.exact(capabilities, profile, run_seed))
 
     def _plan(self, capabilities: Capabilities, profile: str, run_seed: int, glob: str) -> Plan:
         key = (

@@ -28,7 +28,7 @@ from refsampler.conformance.audit.plans import Planner
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.faults.registry import fault
 
-__all__ = ["audit_faults"]
+__all__ = ["audit_faults", "keep_freed_memory"]
 
 _LAST_CASE: Final = 0.9
 """Share of the limit after which no case begins; the process is ended when all of it is over."""
@@ -138,7 +138,7 @@ def _serve(pipe: Connection) -> None:
     """Answer until the other end is closed."""
     # what it starts is ended with it
     os.setpgid(0, 0)
-    _keep_freed_memory()
+    keep_freed_memory()
     planner = Planner()
     while True:
         try:
@@ -158,7 +158,7 @@ def _serve(pipe: Connection) -> None:
         pipe.send((result, True))
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let the C library keep what a call frees, where it is glibc.
 
     A subject gets tens of MiB of logits in every call, whose fresh pages would cost as much as its
