@@ -161,3 +161,13 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     assert f"0 false alarms in {len(wanted)} of {len(wanted)} runs" in result.output
     table = msgspec.json.decode((tmp_path / "controls-quick.json").read_bytes())
     assert [(one["control"], one["run_seed"]) for one in table["runs"]] == wanted
+
+
+def test_a_simulated_run_does_not_stand_for_a_drawn_one():
+    (drawn,) = controls_of(0, "Gumbel")
+    (later,) = controls_of(3, "Gumbel")
+    simulated = _run("Gumbel", drawn=False, left_out=BY_TURNS)
+    assert not command._is_known(drawn, SEED, [simulated])
+    assert command._is_known(later, SEED, [simulated])
+    assert command._is_known(later, SEED, [_run("Gumbel")])
+    assert not command._is_known(later, SEED + 1, [simulated])

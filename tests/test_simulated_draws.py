@@ -122,3 +122,7 @@ def test_a_plan_under_another_seed_is_the_plan_of_that_seed():
     assert (found.run_seed, found.planned, found.charge) == (4, made.planned, made.charge)
     assert [one.id for one in found.cases] == [one.id for one in made.cases]
     assert found.draws == made.draws > 0
+    bare = reseeded(first, replace(exact, cases=(), charge=0.0))
+    assert (bare.planned, bare.charge) == (first.sequential.counts, 0.0)
+    assert bare.planned != first.planned
+    assert first.charge > 0
