@@ -25,7 +25,7 @@ from refsampler.params import SamplingParams
 from refsampler.request import Request
 from refsampler.semantics import profile
 
-__all__ = ["LlamaCpp", "backend"]
+__all__ = ["Library", "LlamaCpp", "backend", "candidates_of"]
 
 _WINDOW: Final = 64
 """`penalty_last_n` of the engine's defaults."""
@@ -56,7 +56,7 @@ class LlamaCpp:
     """
 
     def __init__(self) -> None:
-        self._c = _Library()
+        self._c = Library()
         self.capabilities = Capabilities(
             name="llama.cpp",
             version=f"xllamacpp {version('xllamacpp')}",
@@ -110,7 +110,7 @@ class LlamaCpp:
                 raise RuntimeError(f"llama.cpp: {params!r} gave id {given}, {right} is right")
 
 
-class _Library:
+class Library:
     """The part of the C API that is used."""
 
     def __init__(self) -> None:
@@ -154,15 +154,26 @@ class _Library:
 
     def apply(self, chain: int, logits: np.ndarray) -> int:
         """Return the id that a chain selects, -1 if it selects none."""
-        candidates = np.empty(len(logits), _CANDIDATE)
-        candidates["id"] = np.arange(len(logits))
-        candidates["logit"] = logits
-        array = _Candidates(candidates.ctypes.data, len(logits), -1, False)
-        self._apply(chain, ctypes.byref(array))
+        candidates = candidates_of(logits)
+        array = self.applied(chain, candidates)
         if array.selected < 0:
             return -1
         where = array.data + array.selected * _CANDIDATE.itemsize
         return c_int32.from_address(where).value
+
+    def applied(self, chain: int, candidates: np.ndarray) -> _Candidates:
+        """Let a chain work on candidates, in place; a benchmark times this alone."""
+        array = _Candidates(candidates.ctypes.data, len(candidates), -1, False)
+        self._apply(chain, ctypes.byref(array))
+        return array
+
+
+def candidates_of(logits: np.ndarray) -> np.ndarray:
+    """Return the records of id, logit and probability that a chain works on."""
+    candidates = np.empty(len(logits), _CANDIDATE)
+    candidates["id"] = np.arange(len(logits))
+    candidates["logit"] = logits
+    return candidates
 
 
 def _path() -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from refsampler.conformance.audit.one import FaultResult
+from refsampler.conformance.revision import revision
 
-__all__ = ["AuditLog", "LogMismatchError", "Settings", "revision"]
+__all__ = ["AuditLog", "LogMismatchError", "Settings"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,19 +87,6 @@ class AuditLog:
         """Return the run seed of the audit in a file; None if there is none."""
         before, _ = _read(path)
         return None if before is None else before.run_seed
-
-
-@cache
-def revision() -> str:
-    """Return the commit of this checkout, marked if it was edited; empty if this is none."""
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*"],  # noqa: S607 - the user's git
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() if asked.returncode == 0 else ""
 
 
 def _read(path: Path) -> tuple[Settings | None, tuple[FaultResult, ...]]:

@@ -10,9 +10,9 @@ from typing import Final
 import click
 import msgspec
 
-from refsampler.conformance.audit.log import revision
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.fuzz.hunt import Hunted, hunt, markdown, read_matrix, share
+from refsampler.conformance.revision import revision
 
 __all__ = ["ENOUGH", "print_hunt"]
 
