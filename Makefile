@@ -13,7 +13,7 @@ CHECKED := native transformers
 # Hundreds of processes are started below: each would compile what it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check docs vllm-parity engine engines clean
+.PHONY: check $(CHECKED:%=check-%) test lint amd-compile gpu-check ray-check docs vllm-parity engine engines clean
 
 # Side by side, each on a core of its own; what one prints comes when it has ended.
 check: $(CHECK_STAMP)
@@ -39,6 +39,11 @@ amd-compile: $(STAMP)
 # torch sees the GPU and in which refsampler is installed.
 gpu-check:
 	$(PYTHON) -m refsampler.backends.gpu_check --report $(RUNS)/gpu
+
+# Two Ray nodes on this machine, of which one is killed, as are a worker and the driver; takes five minutes.
+ray-check: $(STAMP)
+	$(PIP_INSTALL) -e '.[ray]'
+	$(BIN)/python -m pytest tests/test_fuzz_ray.py
 
 # Generated pages.
 docs: $(CHECK_STAMP)

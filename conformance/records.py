@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Self
 
@@ -270,11 +270,18 @@ _decoder = msgspec.json.Decoder(Record)
 
 
 class ReportWriter:
-    """Appends records to a JSONL file; a killed run leaves every finished record behind."""
+    """Appends records to a JSONL file; a killed run leaves every finished record behind.
 
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        """Write to `stream`, or nowhere."""
-        self._stream = stream
+    Args:
+        stream: the file; None writes nowhere.
+        copy: told every line once it is written.
+
+    """
+
+    def __init__(
+        self, stream: IO[bytes] | None, copy: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._stream, self._copy = stream, copy
 
     def __enter__(self) -> Self:
         """Return the writer itself."""
@@ -288,8 +295,11 @@ class ReportWriter:
     def write(self, record: Record) -> None:
         """Append one line and flush it."""
         if self._stream is not None:
-            self._stream.write(msgspec.json.encode(record, order="deterministic") + b"\n")
+            line = msgspec.json.encode(record, order="deterministic") + b"\n"
+            self._stream.write(line)
             self._stream.flush()
+            if self._copy is not None:
+                self._copy(line)
 
 
 def read_report(path: Path) -> Iterator[Record]:

@@ -145,6 +145,7 @@ def test_a_killed_worker_loses_no_finding_and_stops_no_other(tmp_path, monkeypat
     assert verdicts
     assert isinstance(records[-1], Footer)
     assert records[-1].cases >= 5
+    assert records[-1].error == "shard 0 ended with code -9"
     case, place = verdicts[0].replay.removeprefix("refsampler replay ").split(" --report ")
     again = CliRunner().invoke(main, ["replay", case, "--report", place, "--in-process"])
     assert again.exit_code == 1, again.output

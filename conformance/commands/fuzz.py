@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from refsampler.conformance.commands.fuzz_shards import fuzz_shards
+from refsampler.conformance.commands.fuzz_shards import fuzz_shards, machines_at
 from refsampler.conformance.commands.opening import isolation_options, limits_of, opened
 from refsampler.conformance.commands.options import run_seed_of, seed_option
 from refsampler.conformance.fuzz.found import Found, FoundBook
@@ -42,9 +42,17 @@ _EVERY_S: Final = {True: 0.5, False: 10.0}
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes, each with a shard of its own and a report of it; one that dies stops no other.",
+    help="Processes, each with a shard of its own and a report of it; one that dies stops no other."
+    " 1 without; with --ray one for each CPU of the cluster, or GPU for a backend on CUDA.",
+)
+@click.option(
+    "--ray",
+    "address",
+    is_flag=False,
+    flag_value="auto",
+    metavar="[ADDRESS]",
+    help="The same shards on a Ray cluster that is there: at $RAY_ADDRESS, or the one started last"
+    " here, without ADDRESS. Worker processes and nodes may die, this driver and the head may not.",
 )
 @isolation_options
 def fuzz(
@@ -53,7 +61,8 @@ def fuzz(
     time_budget: float | None,
     until_failure: bool,
     folder: Path | None,
-    workers: int,
+    workers: int | None,
+    address: str | None,
     isolate: bool | None,
     timeout_s: float,
     memory_gib: float,
@@ -69,13 +78,15 @@ def fuzz(
     error, 5 nothing ran.
     """
     run_seed = run_seed_of(seed)
-    if workers > 1:
-        with opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
-            first = header(subject.capabilities, backend, run_seed, time_budget)
-            where = _folder(subject, run_seed) if folder is None else folder
-        limits = limits_of(timeout_s, memory_gib)
-        run = Shard(0, workers, where, backend, run_seed, time_budget, isolate, limits)
-        sys.exit(fuzz_shards(run, first, until_failure=until_failure))
+    if address is not None or (workers or 1) > 1:
+        with machines_at(address) as machines:
+            with opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+                first = header(subject.capabilities, backend, run_seed, time_budget)
+                where = _folder(subject, run_seed) if folder is None else folder
+            limits = limits_of(timeout_s, memory_gib)
+            count = workers or machines.room(first.device)
+            run = Shard(0, count, where, backend, run_seed, time_budget, isolate, limits)
+            sys.exit(fuzz_shards(run, first, machines, until_failure=until_failure))
     with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
         where = _folder(subject, run_seed) if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)

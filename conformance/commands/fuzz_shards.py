@@ -1,34 +1,64 @@
-"""``refsampler fuzz --workers``: shards that were declared together, in processes, with one report."""
+"""``refsampler fuzz --workers`` and ``--ray``: shards that were declared together, with one report."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import click
 
+from refsampler.conformance.fuzz.cluster import connected
 from refsampler.conformance.fuzz.crew import Crew
 from refsampler.conformance.fuzz.law import LOG_THRESHOLD
 from refsampler.conformance.fuzz.loop import Progress
 from refsampler.conformance.fuzz.report import footer, line
-from refsampler.conformance.fuzz.shard import REPORT, Broken, Shard, declared, read_told
-from refsampler.conformance.fuzz.workers import Workers, working
+from refsampler.conformance.fuzz.shard import (
+    REPORT,
+    AtWork,
+    Broken,
+    Machines,
+    Shard,
+    declared,
+    read_told,
+)
+from refsampler.conformance.fuzz.workers import ThisMachine
 from refsampler.conformance.records import Header, ReportWriter
 from refsampler.conformance.verdict import ExitCode
 
-__all__ = ["fuzz_shards"]
+__all__ = ["fuzz_shards", "machines_at"]
 
 _EVERY_S: Final = {True: 1.0, False: 10.0}
 _TENS: Final = 2.302585
 
 
-def fuzz_shards(run: Shard, first: Header, *, until_failure: bool) -> int:
+@contextmanager
+def machines_at(address: str | None) -> Iterator[Machines]:
+    """Connect to the Ray cluster at an address, or end the command; None is this machine."""
+    if address is None:
+        yield ThisMachine()
+        return
+    with ExitStack() as stack:
+        try:
+            cluster = connected(address, lambda words: click.echo(words, err=True))
+            machines = stack.enter_context(cluster)
+        except ModuleNotFoundError as error:
+            raise click.UsageError(f"--ray: {error}") from error
+        except ConnectionError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(ExitCode.HARNESS)
+        yield machines
+
+
+def fuzz_shards(run: Shard, first: Header, machines: Machines, *, until_failure: bool) -> int:
     """Run all shards to their end, write the report of the whole, and return the exit status.
 
     Args:
         run: stands for all of them, with the run's own seed and folder.
         first: line of the report.
+        machines: where they are started.
         until_failure: stop at the first clause that is broken.
 
     """
@@ -49,27 +79,29 @@ def fuzz_shards(run: Shard, first: Header, *, until_failure: bool) -> int:
     started = time.monotonic()
     with ReportWriter((run.folder / REPORT).open("wb")) as writer:
         writer.write(first)
-        with working(shards) as workers:
-            dead = _heard(workers, crew, started, until_failure=until_failure)
+        with machines.working(shards, first) as at_work:
+            _hear(at_work, crew, started, until_failure=until_failure)
+            dead = at_work.dead()
+        crew.salvage()
         seconds = time.monotonic() - started
         done = crew.progress(seconds)
         code = _exit_code(crew, done, lost=bool(dead))
         for verdict in crew.verdicts():
             writer.write(verdict)
-        writer.write(footer(code, line(done), done, seconds))
+        writer.write(footer(code, line(done), done, seconds, dead))
     _summary(crew, done, dead, len(shards))
     return code
 
 
-def _heard(workers: Workers, crew: Crew, started: float, *, until_failure: bool) -> tuple[str, ...]:
-    """Take what the workers tell until they end, and return who died, in words."""
+def _hear(at_work: AtWork, crew: Crew, started: float, *, until_failure: bool) -> None:
+    """Take what the shards tell until they end."""
     terminal, last = sys.stderr.isatty(), time.monotonic()
     try:
-        for message in workers.messages():
+        for message in at_work.messages():
             if message:
                 crew.take(read_told(message))
             if until_failure and crew.failed:
-                return ()
+                return
             now = time.monotonic()
             if now - last >= _EVERY_S[terminal]:
                 last = now
@@ -78,8 +110,6 @@ def _heard(workers: Workers, crew: Crew, started: float, *, until_failure: bool)
                 click.echo("\r" * terminal, err=True, nl=False)
     except KeyboardInterrupt:
         click.echo("interrupted; what was found is in the reports", err=True)
-        return ()
-    return tuple(workers.dead())
 
 
 def _exit_code(crew: Crew, done: Progress, *, lost: bool) -> int:
@@ -90,7 +120,7 @@ def _exit_code(crew: Crew, done: Progress, *, lost: bool) -> int:
     return ExitCode.CONFORMS if done.batches else ExitCode.NOTHING_RAN
 
 
-def _summary(crew: Crew, done: Progress, dead: tuple[str, ...], shards: int) -> None:
+def _summary(crew: Crew, done: Progress, dead: Sequence[str], shards: int) -> None:
     click.echo(line(done))
     for words in dead:
         click.echo(f"{words}; what it told before counts", err=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import exp
 
+from refsampler.conformance.case import decode_case
+from refsampler.conformance.fuzz.found import asked_in
 from refsampler.conformance.fuzz.law import LOG_THRESHOLD, merged_log_e
 from refsampler.conformance.fuzz.loop import Progress
-from refsampler.conformance.fuzz.shard import Broken, Shard, State, Told
+from refsampler.conformance.fuzz.shard import REPORT, Broken, Shard, State, Told
 from refsampler.conformance.plan import LAW
-from refsampler.conformance.records import VerdictRecord
+from refsampler.conformance.records import CaseRecord, VerdictRecord, read_report
 
 __all__ = ["Crew"]
 
@@ -70,6 +72,13 @@ class Crew:
             self.causes[cause] = told
             self._tell(told)
 
+    def salvage(self) -> None:
+        """Take what shards wrote down and did not live to tell; asked when they have ended."""
+        for shard in self._shards:
+            for one, candidates in _written(shard):
+                if not {clause for clause, _ in self.causes} & {one.clause, *candidates}:
+                    self.take(one)
+
     def batches_of(self, shard: int) -> int:
         """Return how many batches a shard has judged, as far as it told."""
         return self._states[shard].batches if shard in self._states else 0
@@ -122,3 +131,16 @@ class Crew:
                 would_see=(),
                 replay="",
             )
+
+
+def _written(shard: Shard) -> Iterator[tuple[Broken, tuple[str, ...]]]:
+    """Yield the findings in a shard's report, each with the clauses that would explain it."""
+    report = shard.folder / REPORT
+    for record in read_report(report) if report.is_file() else ():
+        if not isinstance(record, CaseRecord):
+            continue
+        for one in record.findings:
+            if one.given is None:
+                asks = asked_in(decode_case(bytes(record.case)))
+                words = (one.expected, one.seen, one.charge)
+                yield Broken(shard.number, one.clause, asks, *words, record.id), one.candidates

@@ -18,7 +18,7 @@ from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.minimise import minimise
 from refsampler.conformance.records import ReportWriter
 
-__all__ = ["Cause", "Found", "FoundBook"]
+__all__ = ["Cause", "Found", "FoundBook", "asked_in"]
 
 _SHRINK_SECONDS: Final = 8.0
 _CANDIDATES: Final = 300
@@ -96,7 +96,7 @@ class FoundBook:
             if again and smallest is not case:
                 record = case_record(check, smallest, (shown,), 0, 0.0, shrunk_from=case.id)
                 self.writer.write(record)
-            cause = Cause(one.clause, _asks(smallest))
+            cause = Cause(one.clause, asked_in(smallest))
             self._words.setdefault(_key(check, one), []).append(cause)
             self.seen[cause] = self.seen.get(cause, 0) + 1
             if cause not in self.causes:
@@ -169,7 +169,7 @@ def _key(check: Check, finding: Finding) -> tuple[str, str, str]:
     return (check.name, str(finding.clause), words[:60])
 
 
-def _asks(case: Case) -> tuple[str, ...]:
+def asked_in(case: Case) -> tuple[str, ...]:
     """Return what the requests of a minimal case ask, with the sort of its batch."""
     asked = {name for request in set(case.requests) for name in features_in(request)}
     return (*sorted(asked), *_surroundings(case))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import exp
 from typing import Final
 
@@ -73,15 +73,18 @@ def verdicts(book: FoundBook, law: LawEvidence) -> Iterator[VerdictRecord]:
         )
 
 
-def footer(code: int, line: str, done: Progress | None, seconds: float) -> Footer:
-    """Return the last line: how the run ended."""
+def footer(
+    code: int, line: str, done: Progress | None, seconds: float, dead: Sequence[str] = ()
+) -> Footer:
+    """Return the last line: how the run ended, with the shards that died in words."""
+    errors = [*dead] if done is None else [*dead, *done.errors[:1]]
     return Footer(
         exit_code=code,
         headline=line,
         cases=0 if done is None else done.batches,
         draws=0 if done is None else done.draws,
         seconds=round(seconds, 3),
-        error=None if done is None or not done.errors else done.errors[0],
+        error="; ".join(errors) or None,
     )
 
 

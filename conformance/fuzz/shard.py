@@ -8,10 +8,11 @@ else happens; the driver is told in bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -22,11 +23,22 @@ from refsampler.conformance.fuzz.law import LawEvidence
 from refsampler.conformance.fuzz.loop import Progress, fuzz
 from refsampler.conformance.fuzz.report import header
 from refsampler.conformance.isolation import Limits, guarded
-from refsampler.conformance.records import ReportWriter
+from refsampler.conformance.records import Header, ReportWriter
 from refsampler.conformance.subject import derived_seed
 from refsampler.conformance.threads import one_thread
 
-__all__ = ["REPORT", "Broken", "Shard", "State", "Told", "declared", "fuzz_shard", "read_told"]
+__all__ = [
+    "REPORT",
+    "AtWork",
+    "Broken",
+    "Machines",
+    "Shard",
+    "State",
+    "Told",
+    "declared",
+    "fuzz_shard",
+    "read_told",
+]
 
 REPORT: Final = "report.jsonl"
 _EVERY_S: Final = 1.0
@@ -99,6 +111,35 @@ def read_told(message: bytes) -> Told:
     return _decoder.decode(message)
 
 
+class AtWork(Protocol):
+    """Shards that were started, in processes here or on other machines.
+
+    Before a finding is yielded, its case stands in the report in the shard's folder on this machine.
+    """
+
+    def messages(self) -> Iterator[bytes]:
+        """Yield what they tell, and nothing more once all have ended; b"" now and then between."""
+
+    def dead(self) -> Sequence[str]:
+        """Say which ended otherwise than by themselves so far, and how."""
+
+
+class Machines(Protocol):
+    """Where shards can be started."""
+
+    def room(self, device: str) -> int:
+        """Return how many shards of a backend on that device are declared if nobody says how many."""
+
+    def working(self, shards: Sequence[Shard], first: Header) -> AbstractContextManager[AtWork]:
+        """Start each shard, and end those that are left at the end.
+
+        Args:
+            shards: declared.
+            first: line of the run's report.
+
+        """
+
+
 def declared(run: Shard) -> tuple[Shard, ...]:
     """Return the shards of a run, before any draw.
 
@@ -120,8 +161,15 @@ def declared(run: Shard) -> tuple[Shard, ...]:
     )
 
 
-def fuzz_shard(shard: Shard, put: Callable[[bytes], None]) -> None:
+def fuzz_shard(
+    shard: Shard, put: Callable[[bytes], None], copy: Callable[[bytes], None] | None = None
+) -> None:
     """Fuzz until time is up; a finding is on disk before it is told, and before the next batch.
+
+    Args:
+        shard: declared.
+        put: told what `read_told` reads.
+        copy: told every line of the report when it is on disk, before anything else happens.
 
     Raises:
         BackendNotFound: no backend goes by that name.
@@ -133,7 +181,7 @@ def fuzz_shard(shard: Shard, put: Callable[[bytes], None]) -> None:
     with (
         one_thread(),
         guarded(shard.spec, shard.run_seed, isolate=shard.isolate, limits=shard.limits) as subject,
-        ReportWriter((shard.folder / REPORT).open("wb")) as writer,
+        ReportWriter((shard.folder / REPORT).open("wb"), copy) as writer,
     ):
         share = 1 / shard.count
         writer.write(header(subject.capabilities, shard.spec, shard.run_seed, shard.seconds, share))

@@ -13,8 +13,9 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from refsampler.conformance.fuzz.shard import Shard, fuzz_shard
+from refsampler.conformance.records import Header
 
-__all__ = ["Workers", "working"]
+__all__ = ["ThisMachine", "Workers"]
 
 _PATIENCE_S: Final = 0.5
 
@@ -30,7 +31,8 @@ class Workers:
     def __init__(self, shards: Sequence[Shard]) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._processes: list[SpawnProcess] = []
-        self._open: list[Connection] = []
+        self._open: dict[Connection, SpawnProcess] = {}
+        self._dead: list[str] = []
         for shard in shards:
             told, teller = spawn.Pipe(duplex=False)
             name = f"shard {shard.number}"
@@ -39,34 +41,26 @@ class Workers:
             # the last copy of this end goes with the worker, which ends what can be read
             teller.close()
             self._processes.append(process)
-            self._open.append(told)
+            self._open[told] = process
 
     def messages(self) -> Iterator[bytes]:
         """Yield what they tell, and nothing more once all have ended; b"" now and then between."""
         while self._open:
-            ready = wait(self._open, timeout=_PATIENCE_S)
+            ready = wait([*self._open], timeout=_PATIENCE_S)
             if not ready:
                 yield b""
-            for one in self._open[:]:
-                if one not in ready:
-                    continue
+            for one in [told for told in self._open if told in ready]:
                 try:
                     message = one.recv_bytes()
                 except (EOFError, OSError):
                     # one that is killed in the middle of a message spoils its own pipe only
-                    self._open.remove(one)
+                    self._ended(self._open.pop(one))
                 else:
                     yield message
 
     def dead(self) -> Sequence[str]:
-        """Say which ended otherwise than by themselves, and how; asked when no more messages come."""
-        for process in self._processes:
-            process.join()
-        return [
-            f"{process.name} ended with code {process.exitcode}"
-            for process in self._processes
-            if process.exitcode
-        ]
+        """Say which ended otherwise than by themselves so far, and how."""
+        return tuple(self._dead)
 
     def end(self) -> None:
         """End those that are still at work."""
@@ -75,6 +69,11 @@ class Workers:
         for process in self._processes:
             process.join()
 
+    def _ended(self, process: SpawnProcess) -> None:
+        process.join()
+        if process.exitcode:
+            self._dead.append(f"{process.name} ended with code {process.exitcode}")
+
 
 def _work(shard: Shard, teller: Connection) -> None:
     # an interrupt reaches all processes of a terminal; a driver that is gone has nobody to tell
@@ -82,11 +81,18 @@ def _work(shard: Shard, teller: Connection) -> None:
         fuzz_shard(shard, teller.send_bytes)
 
 
-@contextmanager
-def working(shards: Sequence[Shard]) -> Iterator[Workers]:
-    """Start a process for each shard, and end those that are left at the end."""
-    started = Workers(shards)
-    try:
-        yield started
-    finally:
-        started.end()
+class ThisMachine:
+    """Shards in processes of this machine, which write their reports themselves."""
+
+    def room(self, device: str) -> int:  # noqa: ARG002 - whoever wants more says how many
+        """Return 1."""
+        return 1
+
+    @contextmanager
+    def working(self, shards: Sequence[Shard], first: Header) -> Iterator[Workers]:  # noqa: ARG002 - the code is the same
+        """Start a process for each shard, and end those that are left at the end."""
+        started = Workers(shards)
+        try:
+            yield started
+        finally:
+            started.end()
