@@ -114,7 +114,9 @@ def judge_row(
         yield _finding("logprobs.raw", f"{right[at]:.7g} for id {token}", seen, row)
         # ranks among other values say nothing more
         return
-    band = _ABSOLUTE + _RELATIVE * abs(exact[sampled])
+    # of a row without support an id comes that has none
+    away = abs(exact[sampled]) if np.isfinite(exact[sampled]) else 0.0
+    band = _ABSOLUTE + _RELATIVE * away
     # equal logits have equal values in every arithmetic, so that exact ties count
     low = int((exact > exact[sampled] + band).sum()) + int((exact == exact[sampled]).sum())
     high = int((exact >= exact[sampled] - band).sum())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from scipy.special import logsumexp
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from refsampler.conformance.checks.logprobs import Columns, judge_row
 from refsampler.conformance.designed.logprobs import finite_cases, mode_cases
 from refsampler.conformance.sessions import asking
 from refsampler.conformance.subject import OpenSubject, derived_seed, seeded
-from refsampler.law import trace_law
+from refsampler.law import target_law, trace_law
 from refsampler.logprobs import LOGPROBS_MODES, LogprobsTensors
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
@@ -70,7 +70,7 @@ def _ask_modes(subject: OpenSubject, case: Case) -> Asked:
     modes = LOGPROBS_MODES if offers_modes(subject) else ("raw_logprobs",)
     findings: list[Finding] = []
     for mode in modes:
-        shown, confused = (_shown(subject, case, one) for one in (mode, _OTHER_STAGE[mode]))
+        shown, confused = (_stage(subject, case, one) for one in (mode, _OTHER_STAGE[mode]))
         answer = _sample(subject, case, mode if offers_modes(subject) else None)
         silent = _sample(subject, _silent(case), mode if offers_modes(subject) else None)
         findings += [_of_mode(one, mode) for one in _judge(case, answer, shown, confused, mode)]
@@ -118,11 +118,27 @@ def _silent(case: Case) -> Case:
     return replace(case, requests=tuple(map(without, case.requests)))
 
 
-def _shown(subject: OpenSubject, case: Case, mode: str) -> Float64[np.ndarray, "rows vocab"]:
-    """Return what the mode shows, in float64: raw, or what the draw was made from."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """What a mode shows of every row.
+
+    Attributes:
+        values: in float64: raw, or what the draw was made from.
+        lawful: rows that have a law; of the others nothing is promised.
+        sure: rows of which neither ties nor rounding leave open what the filters keep.
+
+    """
+
+    values: Float64[np.ndarray, "rows vocab"]
+    lawful: Bool[np.ndarray, " rows"]
+    sure: Bool[np.ndarray, " rows"]
+
+
+def _stage(subject: OpenSubject, case: Case, mode: str) -> _Stage:
     logits = case.logits.build(case.dtype.torch)
     if mode.startswith("raw"):
         values = logits.double().numpy()
+        lawful = sure = np.isfinite(values.max(axis=-1))
     else:
         semantics = subject.capabilities.semantics
         traces = [
@@ -130,38 +146,62 @@ def _shown(subject: OpenSubject, case: Case, mode: str) -> Float64[np.ndarray, "
             for row, request in enumerate(case.requests)
         ]
         values = torch.stack(traces).double().numpy()
-    if mode.endswith("logits"):
-        return values
-    lowered: np.ndarray = values - logsumexp(values, axis=-1, keepdims=True)
-    return lowered
+        law = target_law(logits, case.requests, semantics)
+        lawful = law.valid.numpy()
+        sure = (law.exact & (law.lump_count == 0)).numpy()
+    if mode.endswith("logprobs"):
+        with np.errstate(invalid="ignore"):  # rows without a law
+            values = values - logsumexp(values, axis=-1, keepdims=True)
+    return _Stage(values, lawful, sure)
 
 
 def _judge(
-    case: Case,
-    answer: SamplerAnswer,
-    shown: Float64[np.ndarray, "rows vocab"],
-    confused: Float64[np.ndarray, "rows vocab"],
-    mode: str,
+    case: Case, answer: SamplerAnswer, shown: _Stage, confused: _Stage, mode: str
 ) -> Iterator[Finding]:
     """Judge every row by what the mode shows; one that is all right of the other stage is of that."""
     tensors = answer.output.logprobs_tensors if answer.output is not None else None
     if tensors is None or tensors.logprob_token_ids.numel() == 0:
-        yield Finding(ClauseId("logprobs.gather"), "logprobs for rows that ask", "none")
+        if any(_asks(one) for one in case.requests):
+            yield Finding(ClauseId("logprobs.gather"), "logprobs for rows that ask", "none")
         return
     for row, columns in enumerate(_columns(tensors)):
-        asked = case.requests[row].params
+        if not shown.lawful[row]:
+            continue
+        request = case.requests[row]
         sampled = int(answer.ids[row])
-        found = [*judge_row(row, asked, sampled, columns, shown[row])]
-        if found and not [*judge_row(row, asked, sampled, columns, confused[row])]:
-            found = [Finding(_RAW, mode, f"values of {_OTHER_STAGE[mode]}", row=row)]
-        yield from found
+        if shown.sure[row]:
+            yield from _judge_values(row, request, sampled, columns, shown, confused, mode)
         if mode == "processed_logprobs" and len(columns.values):
             value = columns.values[0]
             if not np.isfinite(value):
                 yield Finding(_FINITE, "a finite logprob of the sampled id", f"{value}", row=row)
-        wants = asked.logprobs is not None or asked.logprob_token_ids
-        if wants and np.isnan(columns.values).any():
+        if _asks(request) and np.isnan(columns.values).any():
             yield Finding(_FINITE, "no NaN", "NaN", row=row)
+
+
+def _judge_values(
+    row: int,
+    request: Request,
+    sampled: int,
+    columns: Columns,
+    shown: _Stage,
+    confused: _Stage,
+    mode: str,
+) -> Iterator[Finding]:
+    found = [*judge_row(row, request.params, sampled, columns, shown.values[row])]
+    could_be = confused.lawful[row] and confused.sure[row]
+    if (
+        found
+        and could_be
+        and not [*judge_row(row, request.params, sampled, columns, confused.values[row])]
+    ):
+        found = [Finding(_RAW, mode, f"values of {_OTHER_STAGE[mode]}", row=row)]
+    yield from found
+
+
+def _asks(request: Request) -> bool:
+    params = request.params
+    return params.logprobs is not None or bool(params.logprob_token_ids)
 
 
 def _columns(tensors: LogprobsTensors) -> Iterator[Columns]:

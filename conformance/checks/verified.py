@@ -31,6 +31,8 @@ class Place:
         probs: exact target law of a random request.
         draft: the draft, None at the bonus position.
         draft_law: that it came from.
+        known: no rounding and no ties leave open what the filters keep, so that `probs` is what
+            every right backend compares.
 
     """
 
@@ -39,6 +41,7 @@ class Place:
     probs: Float64[np.ndarray, " vocab"]
     draft: int | None
     draft_law: Float64[np.ndarray, " vocab"]
+    known: bool = True
 
     def may_accept(self) -> bool:
         """Whether some noise accepts the draft."""
@@ -54,7 +57,7 @@ class Place:
         if self.greedy:
             return int(self.allowed.sum()) == 1
         p, q = self.probs[self.draft], self.draft_law[self.draft]
-        return bool(p >= q * (1 + _MARGIN))
+        return self.known and bool(p >= q * (1 + _MARGIN))
 
     def others(self) -> Bool[np.ndarray, " vocab"]:
         """Return the ids that may be emitted where the draft is not accepted."""
@@ -64,6 +67,8 @@ class Place:
             return np.zeros_like(self.allowed)
         if self.greedy:
             return np.asarray(self.allowed & (np.arange(self.allowed.size) != self.draft))
+        if not self.known:
+            return self.allowed
         surely = self.allowed & (self.probs > self.draft_law * (1 + _MARGIN))
         maybe = self.allowed & (self.probs > self.draft_law * (1 - _MARGIN))
         return maybe if surely.any() else self.allowed
@@ -75,6 +80,7 @@ def places_of(case: Case, step: Step, semantics: Semantics) -> tuple[tuple[Place
     law = target_law(case.build_logits(), plain, semantics, thinking=case.thinking)
     vocab = case.logits.vocab
     laws = None if step.draft_probs is None else step.draft_probs.cpu()
+    known = law.greedy | (law.exact & (law.lump_count == 0))
     found, row, draft = [], 0, 0
     for one in step.requests:
         places = []
@@ -87,6 +93,7 @@ def places_of(case: Case, step: Step, semantics: Semantics) -> tuple[tuple[Place
                     law.logprobs[row].exp().numpy(),
                     token,
                     _law_of(token, laws, draft, vocab),
+                    bool(known[row]),
                 )
             )
             row, draft = row + 1, draft + (token is not None)
