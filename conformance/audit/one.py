@@ -117,7 +117,8 @@ def audit_fault(
         run_seed: feeds cases and draws.
         limit_s: seconds in all.
         named_only: only the checks of its clauses.
-        leave_out: a whole run, without the bets and the checks that were made for such a fault.
+        leave_out: the checks of its clauses without the bets and the checks that were made for such
+            a fault.
         planner: keeps plans from fault to fault; one is made if none is given.
         tell: told the seconds that may pass until it is told something else, and what is known so
             far, should the rest not come to an end.
@@ -217,12 +218,15 @@ class _Asking:
         return plan, replace(outcome, seconds=self.limit_s - left)
 
     def left_out(self) -> FaultResult:
-        """Run everything once that was not made for the fault."""
+        """Run once what is about its clauses and was not made for it, until one is shown broken.
+
+        What would be reported as another clause is not seen.
+        """
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
         plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
         self.tell(self.limit_s)
-        outcome = self._run(plan, watch, self.limit_s)
+        outcome = self._run(plan, watch, self.limit_s, self.fault.clauses)
         return self._judged(outcome.decisions, watch, (outcome,), complete=False, plan=plan)
 
     def _judged(

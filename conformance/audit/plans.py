@@ -65,13 +65,13 @@ class Planner:
     def left_out(
         self, capabilities: Capabilities, profile: str, run_seed: int, fault: Fault
     ) -> Plan:
-        """Return a whole plan without what was made for a fault of this sort.
+        """Return the plan about a fault's clauses without what was made for a fault of this sort.
 
         The alternatives, factors of tails and couplings of pairs that bet on it bet on nothing, so
         that their weight is lost; the checks and the rows of laws that were designed for it are not
         asked.
         """
-        whole = self.whole(capabilities, profile, run_seed)
+        asked = self.named(capabilities, profile, run_seed, fault.clauses)
         bank = tuple(
             replace(one, fault=_nothing)
             if any(fnmatchcase(one.name, glob) for glob in fault.bank)
@@ -81,26 +81,26 @@ class Planner:
         made = {case.id for case in _rows_for(fault)}
         laws = (
             replace(one, law=prepare(one.case, capabilities, bank))
-            for one in whole.laws
+            for one in asked.laws
             if one.case.id not in made
         )
         tails = (
             replace(one, tail=replace(one.tail, without=fault.bank))
-            for one in whole.sequential.tails
+            for one in asked.sequential.tails
             if one.check.name not in fault.designed
         )
         pairs = (
             replace(one, without=fault.bank) if isinstance(one, PlannedPairs) else one
-            for one in whole.sequential.pairs
+            for one in asked.sequential.pairs
             if one.check.name not in fault.designed
         )
         return replace(
-            whole,
-            cases=tuple(one for one in whole.cases if one.check.name not in fault.designed),
+            asked,
+            cases=tuple(one for one in asked.cases if one.check.name not in fault.designed),
             laws=tuple(laws),
             # their bank is that of every run
             mixed=(),
-            sequential=replace(whole.sequential, tails=tuple(tails), pairs=tuple(pairs)),
+            sequential=replace(asked.sequential, tails=tuple(tails), pairs=tuple(pairs)),
         )
 
     def whole(self, capabilities: Capabilities, profile: str, run_seed: int) -> Plan:
