@@ -117,8 +117,7 @@ def audit_fault(
         run_seed: feeds cases and draws.
         limit_s: seconds in all.
         named_only: only the checks of its clauses.
-        leave_out: the checks of its clauses without the bets and the checks that were made for such
-            a fault.
+        leave_out: without the bets and the checks that were made for such a fault.
         planner: keeps plans from fault to fault; one is made if none is given.
         tell: told the seconds that may pass until it is told something else, and what is known so
             far, should the rest not come to an end.
@@ -218,16 +217,24 @@ class _Asking:
         return plan, replace(outcome, seconds=self.limit_s - left)
 
     def left_out(self) -> FaultResult:
-        """Run once what is about its clauses and was not made for it, until one is shown broken.
+        """Ask what was not made for the fault: about its clauses, then everything.
 
-        What would be reported as another clause is not seen.
+        Either ends where it leaves no doubt about one of the fault's clauses.
         """
         assert self.fault.make is not None
         capabilities, watch = self.fault.make().capabilities, Watch()
-        plan = self.planner.left_out(capabilities, self.profile, self.run_seed, self.fault)
-        self.tell(self.limit_s)
-        outcome = self._run(plan, watch, self.limit_s, self.fault.clauses)
-        return self._judged(outcome.decisions, watch, (outcome,), complete=False, plan=plan)
+        about = (capabilities, self.profile, self.run_seed)
+        named = self.planner.named(*about, self.fault.clauses)
+        outcomes, left = [], self.limit_s
+        for asked in (named, self.planner.whole(*about)):
+            plan = self.planner.left_out(asked, capabilities, self.fault)
+            self.tell(left + PLANNING_S)
+            outcomes.append(self._run(plan, watch, left, self.fault.clauses))
+            left -= outcomes[-1].seconds
+            if watch.shows(self.fault.clauses) or left <= 0:
+                break
+        decisions = outcomes[-1].decisions
+        return self._judged(decisions, watch, tuple(outcomes), complete=False, plan=plan)
 
     def _judged(
         self,

@@ -62,16 +62,13 @@ class Planner:
         """Return the plan of every exact case, without laws, tails and pairs."""
         return self._plan(capabilities, profile, run_seed, "*")
 
-    def left_out(
-        self, capabilities: Capabilities, profile: str, run_seed: int, fault: Fault
-    ) -> Plan:
-        """Return the plan about a fault's clauses without what was made for a fault of this sort.
+    def left_out(self, asked: Plan, capabilities: Capabilities, fault: Fault) -> Plan:
+        """Return a plan without what was made for a fault of this sort.
 
         The alternatives, factors of tails and couplings of pairs that bet on it bet on nothing, so
         that their weight is lost; the checks and the rows of laws that were designed for it are not
         asked.
         """
-        asked = self.named(capabilities, profile, run_seed, fault.clauses)
         bank = tuple(
             replace(one, fault=_nothing)
             if any(fnmatchcase(one.name, glob) for glob in fault.bank)

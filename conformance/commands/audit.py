@@ -48,8 +48,7 @@ _CONTROL_RUNS: Final = 50
 @click.option(
     "--leave-out",
     is_flag=True,
-    help="Only faults that the evidence bets on, without those bets and the checks made for them;"
-    " asked about the clauses that they break.",
+    help="Only faults that the evidence bets on, without those bets and the checks made for them.",
 )
 @click.option("--workers", type=click.IntRange(1), default=os.cpu_count(), show_default="all cores")
 @click.option("--seed", "run_seed", type=click.IntRange(0, 2**31 - 1), help="Of the runs.")
