@@ -7,7 +7,7 @@ three paths: `top_k.py`, `mass.py` without top-k, `small_p.py` where p is small.
 
 from refsampler.backends.cpu.kernel import Compiled, CpuKernel
 
-__all__ = ["Compiled", "CpuKernel", "backend", "with_processed"]
+__all__ = ["Compiled", "CpuKernel", "backend", "deep", "with_processed"]
 
 
 def backend() -> CpuKernel:
@@ -18,3 +18,11 @@ def backend() -> CpuKernel:
 def with_processed() -> CpuKernel:
     """Return the sampler that shows the logits it drew from."""
     return CpuKernel(processed=True)
+
+
+def deep() -> CpuKernel:
+    """Return the sampler, declared to be right down to ids of probability 1e-9.
+
+    The gate then draws tails of that grade for some minutes.
+    """
+    return CpuKernel(floor=1e-9)

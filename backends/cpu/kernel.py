@@ -53,13 +53,14 @@ class CpuKernel:
 
     Args:
         processed: whether `draw` returns the logits drawn from as well, which costs passes.
+        floor: least probability of an id whose tail is declared, and hence asked for.
 
     Raises:
         ModuleNotFoundError: numba is not installed (extra `cpu`).
 
     """
 
-    def __init__(self, *, processed: bool = False) -> None:
+    def __init__(self, *, processed: bool = False, floor: float = 1e-6) -> None:
         import numba
 
         self._processed = processed
@@ -81,6 +82,7 @@ class CpuKernel:
             dtypes=frozenset(DType),
             features=frozenset(features),
             folds=frozenset(Fold),
+            floor=floor,
         )
 
     def draw(self, logits: Float[Tensor, "B V"], rows: Rows) -> Drawn:

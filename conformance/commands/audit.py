@@ -193,7 +193,10 @@ def _opened(
 def _write(stem: Path, log: AuditLog, workers: int) -> None:
     """Write the tables of what is known."""
     bank = select() if not log.settings.leave_out else _bet_on(select())
-    command = " ".join(["refsampler", *sys.argv[1:]])
+    # where the tables were written says nothing about them
+    words = iter(sys.argv[1:])
+    said = [word for word in words if word != "--out" or next(words, None) is None]
+    command = " ".join(["refsampler", *said])
     found = make_audit(log.results, log.settings, bank=bank, command=command, workers=workers)
     document = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
     for suffix, data in ((".json", document), (".md", markdown(found).encode())):
