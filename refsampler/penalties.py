@@ -61,12 +61,11 @@ def count_tokens(
 
     Ids outside [0, V) are padding or placeholders and count for nothing.
     """
-    rows = [
-        torch.tensor(
-            [token for token in history if 0 <= token < vocab_size],
-            dtype=torch.int64,
-            device=device,
-        ).bincount(minlength=vocab_size)
-        for history in histories
+    cells = [
+        row * vocab_size + token
+        for row, history in enumerate(histories)
+        for token in history
+        if 0 <= token < vocab_size
     ]
-    return torch.stack(rows)
+    counts = torch.tensor(cells, dtype=torch.int64, device=device)
+    return counts.bincount(minlength=len(histories) * vocab_size).reshape(-1, vocab_size)

@@ -122,14 +122,15 @@ def _laws_of(
 ) -> tuple[RowExpected, ...]:
     logits = LogitsRecipe(vocab, tuple(row for row, _ in rows)).build(dtype.torch)
     law = target_law(logits, [request for _, request in rows], semantics, thinking=thinking)
+    core_ids, admissible = (law.core & ~law.lumped).numpy(), law.admissible.numpy()
+    lumped, logprobs = law.lumped.numpy(), law.logprobs.numpy()
     found = []
     for place, (_, request) in enumerate(rows):
-        greedy = bool(law.greedy[place])
+        greedy, magnitude = bool(law.greedy[place]), float(law.magnitude[place])
         # beyond the largest float32 there is no number left to compare
-        valid = bool(law.valid[place]) and float(law.magnitude[place]) <= _LARGEST
-        core = (law.core & ~law.lumped)[place].numpy()
-        allowed = law.admissible[place].numpy()
-        least = most = law.logprobs[place].numpy()
+        valid = bool(law.valid[place]) and magnitude <= _LARGEST
+        core, allowed, tied = core_ids[place], admissible[place], lumped[place]
+        least = most = logprobs[place]
         if greedy:
             core = allowed
             most = np.where(allowed, 0.0, -np.inf)
@@ -137,35 +138,19 @@ def _laws_of(
         elif valid and not bool(law.exact[place]):
             steps = trace_law(logits[place], request, semantics, thinking=thinking)
             least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy())
-        if law.lumped[place].any():
+        if tied.any():
             # a tied id is kept by some right backends only
-            most = np.where(law.lumped[place].numpy(), 0.0, most)
-        tied, count = law.lumped[place].numpy(), int(law.lump_count[place])
-        together = 0.0
-        if count and valid and not greedy:
-            steps = trace_law(logits[place], request, semantics, thinking=thinking)
-            together = _together(steps[-1][1].numpy(), tied, count)
-        made = (greedy, valid, allowed, core, least, most, tied, count)
-        found.append(RowExpected(*made, float(law.magnitude[place]), together))
+            most = np.where(tied, 0.0, most)
+        count, together = int(law.lump_count[place]), 0.0
+        if count and not greedy and bool(law.exact[place]):
+            together = max(0.0, float(law.lump_logprob[place].exp()) - 2.0**-22 * magnitude)
+        made = (greedy, valid, allowed, core, least, most, tied, count, magnitude, together)
+        found.append(RowExpected(*made))
     return tuple(found)
 
 
 # the same rows are asked of many subjects in an audit, and with the same mistakes in mind
 _laws_again = lru_cache(maxsize=2048)(_laws_of)
-
-
-def _together(
-    x: Float64[np.ndarray, " vocab"], tied: Bool[np.ndarray, " vocab"], count: int
-) -> float:
-    """Return what `count` of the tied have at least: as if everything else were kept too."""
-    # imported late as in `_bounds`
-    from scipy.special import logsumexp
-
-    finite = np.isfinite(x)
-    if not (tied & finite).any():
-        return 0.0
-    slack = 2.0**-20 * max(1.0, float(np.abs(x[finite]).max()))
-    return float(count * np.exp(x[tied & finite].min() - logsumexp(x[finite]) - slack))
 
 
 def _bounds(
