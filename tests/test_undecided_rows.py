@@ -63,20 +63,24 @@ def test_a_clear_row_is_judged_beside_rows_that_are_not():
     assert {one.row for one in found} == {2}
 
 
+# id 2 has 0.51, and of the seven equals behind it, 0.07 each, four cross p: nobody knows which
+CORED = row({2: 2.0, **dict.fromkeys((0, 1, 3, 4, 5, 6, 7), 0.0)})
+
+
 def drafted():
-    """Return a draft of id 1 and the bonus, where top-p keeps one of the equals 1, 2 and 4."""
-    request = Request(SamplingParams(top_p=0.25), drafts=(1,))
-    rows = [(TIED, request), (TIED, replace(request, drafts=(), output=(1,)))]
-    return batch(8, rows, "spec.draft-law")
+    """Return a draft of id 1, one of the equals, and the bonus."""
+    request = Request(SamplingParams(top_p=0.75), drafts=(1,))
+    rows = [(CORED, request), (CORED, replace(request, drafts=(), output=(1,)))]
+    return batch(10, rows, "spec.draft-law")
 
 
-@pytest.mark.parametrize("ids", [(1, 2), (1,), (2,), (4,)])
+@pytest.mark.parametrize("ids", [(1, 2), (1, 7), (1,), (2,), (4,)])
 def test_a_verifier_may_keep_any_of_the_equals(ids):
     (places,) = places_of(drafted(), step_of(drafted()), Semantics())
     assert wrong_walk(places, ids) == ""
 
 
-@pytest.mark.parametrize("ids", [(3,), (0,), (2, 1)])
+@pytest.mark.parametrize("ids", [(8,), (9,), (2, 1), (1, 8)])
 def test_what_no_filter_keeps_is_wrong_all_the_same(ids):
     (places,) = places_of(drafted(), step_of(drafted()), Semantics())
     assert wrong_walk(places, ids)
@@ -84,5 +88,4 @@ def test_what_no_filter_keeps_is_wrong_all_the_same(ids):
 
 def test_the_reference_verifies_drafts_at_a_tie():
     (check,) = [one for one in speculative.CHECKS if one.name == "draft-positions"]
-    for calls in range(1, 9):
-        assert asked(check, ReferenceSampler(), replace(drafted(), calls=calls)) == ()
+    assert asked(check, ReferenceSampler(), replace(drafted(), calls=64)) == ()
