@@ -9,10 +9,11 @@ import pytest
 import torch
 from scipy.stats import binom, poisson
 
-from refsampler.backends.cpu import CpuKernel
+from refsampler.backends.cpu import CpuKernel, deep
 from refsampler.backends.cpu.kernel import _SMALLEST_SHARED
 from refsampler.backends.protocol import Fold, Kernel
 from refsampler.backends.registry import BackendBroken, resolve
+from refsampler.conformance.checks.tail import required_grades
 from tests.kernel_calls import processed, rows, seeded
 
 pytest.importorskip("numba", reason="the extra cpu is not installed")
@@ -410,3 +411,8 @@ def test_a_fork_after_threads_draws_on_one_thread():
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def test_only_deep_is_asked_for_tails_of_1e_9():
+    assert min(required_grades(deep().capabilities.floor)) == 1e-9
+    assert min(required_grades(CpuKernel().capabilities.floor)) == 1e-6
