@@ -280,7 +280,7 @@ class Wraps(NativeKernel):
 
 @pytest.mark.parametrize(("kernel", "wrong"), [(NativeKernel, False), (Wraps, True)])
 def test_a_row_offset_that_wraps_is_seen(small_index, kernel, wrong):
-    (check,) = large.CHECKS
+    check, _ = large.CHECKS
     subject = OpenSubject(kernel(), 5)
     judged = [judge_case(subject, check, case) for case in check.cases(subject.capabilities, 5)]
     found = [[one.clause for one in case.findings] for case in judged]
@@ -299,7 +299,7 @@ class Faults(NativeKernel):
 
 
 def test_a_large_batch_that_raises_breaks_its_own_clause_too(small_index):
-    (check,) = large.CHECKS
+    check, _ = large.CHECKS
     subject = OpenSubject(Faults(), 5)
     case = next(iter(check.cases(subject.capabilities, 5)))
     found = {str(one.clause): one.seen for one in judge_case(subject, check, case).findings}
@@ -308,7 +308,7 @@ def test_a_large_batch_that_raises_breaks_its_own_clause_too(small_index):
 
 
 def test_the_unsigned_end_is_not_asked_for_where_memory_is_short(small_index, monkeypatch):
-    (check,) = large.CHECKS
+    check, _ = large.CHECKS
     # enough for 7 tensors of 2^19 float32, not for tensors twice as large
     monkeypatch.setattr(memory, "free_bytes", lambda _device="cpu": 20_000_000)
     subject = OpenSubject(NativeKernel(), 5)
@@ -317,7 +317,7 @@ def test_the_unsigned_end_is_not_asked_for_where_memory_is_short(small_index, mo
 
 
 def test_large_batches_are_not_run_where_memory_is_short(monkeypatch):
-    (check,) = large.CHECKS
+    check, _ = large.CHECKS
     capabilities = NativeKernel().capabilities
     clause = next(one for one in load().clauses if one.id == "input.large")
     monkeypatch.setattr(memory, "free_bytes", lambda _device="cpu": 23_000_000_000)
@@ -332,6 +332,22 @@ def test_large_batches_are_not_run_where_memory_is_short(monkeypatch):
     # in the quick profile it would take too long
     assert make_plan(capabilities, glob="input.large", run_seed=1).cases == ()
     assert len(make_plan(capabilities, profile="full", glob="input.large", run_seed=1).cases) == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "elements", "ends"),
+    [("cuda", 2**31, [1, 2]), ("cpu", 2**31, []), ("cpu", 2**22, [1, 2])],
+)
+def test_the_quick_profile_asks_for_large_batches_where_they_take_a_second(
+    monkeypatch, device, elements, ends
+):
+    monkeypatch.setattr(memory, "ELEMENTS", elements)
+    monkeypatch.setattr(memory, "free_bytes", lambda _device="cpu": 140_000_000_000)
+    capabilities = replace(NativeKernel().capabilities, device=device)
+    cases = make_plan(capabilities, glob="input.large", run_seed=1).cases
+    # 2^32 logits on a core take 90 s; the batch beyond the signed end has top-k
+    assert [len(one.case.requests) for one in cases] == ends
+    assert [one.case.requests[0].params.top_k for one in cases] == [20, 0][: len(ends)]
 
 
 def test_a_plan_is_made_again_as_it_was_made_where_more_or_less_memory_was_free():

@@ -47,6 +47,13 @@ _MADE_FOR = (
     ("B053", "temperature-rows"),
     ("B144", "penalties"),
     ("B143", "noise-ends-given"),
+    ("B150", "noise-ends-given"),
+    ("B148", "running-sums-given"),
+    ("B066", "seeds-unread"),
+    ("B006", "large-batches-fast"),
+    ("B024", "large-batches-fast"),
+    ("B073", "large-batches-fast"),
+    ("B085", "large-batches-fast"),
 )
 
 

@@ -14,6 +14,7 @@ from tests.shapes import unchecked
 PLANNER = Planner()
 KILLED = [
     "B023",
+    "B024",
     "B027",
     "B030",
     "B032",
@@ -28,10 +29,13 @@ KILLED = [
     "B052",
     "B053",
     "B055",
+    "B066",
     "B072",
+    "B073",
     "B076",
     "B077",
     "B082",
+    "B085",
     "B088",
     "B093",
     "B096",
@@ -54,6 +58,7 @@ KILLED = [
     "B175",
     "B182",
     "B187",
+    "greedy-0.1",
 ]
 
 

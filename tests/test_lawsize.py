@@ -105,6 +105,16 @@ def test_seconds_are_kept_the_cheapest_comes_first_and_the_rest_is_named(narrow)
     assert "temperature -0.1 %" in found.rows[at].carried
 
 
+def test_the_quick_profile_sees_a_draw_in_a_thousand_that_is_greedy():
+    plan = make_plan(CAPABILITIES, glob="draw.law", run_seed=1)
+    assert "greedy mixture +0.1 %" in {one.bias for one in sure(plan)}
+    carrying = [one for one in plan.laws if "greedy mixture +0.1 %" in one.carried]
+    # the likeliest of 256 nearly equal ids: a thousandth is a quarter of its own mass
+    assert [one.law.probs.size for one in carrying] == [256]
+    assert 0.001 / carrying[0].law.probs.max() == pytest.approx(0.24, abs=0.005)
+    assert sum(one.draws * draw_seconds(one.case) for one in plan.laws) <= 24.0
+
+
 def test_the_plan_depends_on_no_clock_and_shrinks_with_a_time_budget():
     plans = [
         make_plan(RightKernel.capabilities, glob="draw.law", run_seed=1, time_budget=budget)

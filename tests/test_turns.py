@@ -79,7 +79,7 @@ def test_without_room_rows_far_apart_are_not_asked_when_their_turn_comes(folder)
         asked = FAR.ask(subject, FAR.first_case)
     # 7 tensors of 32,832 rows of 2^17 float32: 17.2 GB each
     assert asked.unasked == "80.0 GB are free on cpu, 120 GB are wanted for 7 tensors of 17.2 GB"
-    (large,) = LARGE
+    large, _ = LARGE
     with memory.as_if_free(80_000_000_000):
         *_, case = large.cases(subject.capabilities, 1)
         assert large.ask is not None

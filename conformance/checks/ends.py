@@ -2,25 +2,23 @@
 
 An id of probability 0 can be drawn only where the noise is exactly 0, 1 or not a number; so a right
 backend never shows one, whatever it draws, and nothing is charged.  Backends that draw from the
-generators they are handed are given the ends of 24 and 32 bits at once.
+generators they are handed are given the ends at once.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
-from refsampler.backends.protocol import Capabilities, DType, Feature
+from refsampler.backends.protocol import Capabilities, DType
 from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Finding, Kind
-from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.checks.given import ask_given, takes_given
 from refsampler.conformance.designed.build import Row, batch, request, row
-from refsampler.conformance.noise import MOST_WORDS, generator_giving
+from refsampler.conformance.noise import MOST_WORDS
 from refsampler.conformance.subject import OpenSubject
-from refsampler.metadata import SamplingMetadata
 
 __all__ = ["CHECKS"]
 
@@ -49,20 +47,22 @@ def _quick(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
 def _full(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
     """Return more of the same, and half precision where the backend sees it."""
     quick = {one.id for one in _quick(capabilities, run_seed)}
-    # a kernel gets float32 from the pipeline
-    half = (
-        {DType.FLOAT16, DType.BFLOAT16} & capabilities.dtypes if capabilities.level > 1 else set()
-    )
     wide = _wide(capabilities, 8)
     halves = tuple(
         batch(
             _WIDE, list(zip(one.logits.rows, one.requests, strict=True)), _CLAUSE,
             calls=one.calls, dtype=dtype,
         )
-        for dtype in sorted(half, reverse=True)
+        for dtype in _halves(capabilities)
         for one in wide
     )  # fmt: skip
     return tuple(one for one in (*wide, *halves) if one.id not in quick)
+
+
+def _halves(capabilities: Capabilities) -> list[DType]:
+    """Return the narrow dtypes that the backend sees; a kernel gets float32 from the pipeline."""
+    narrow = {DType.FLOAT16, DType.BFLOAT16} & capabilities.dtypes
+    return sorted(narrow, reverse=True) if capabilities.level > 1 else []
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
@@ -81,18 +81,30 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
 
 
 _USUAL = 0x5A5A5A5A
-_ENDS = ((0, _USUAL), (_USUAL, 0), (2**32 - 1, _USUAL), (_USUAL, 2**32 - 1))
+_LAST = 2**32 - 1
+_NEAR = 2**21
+_ENDS = (
+    (0, _USUAL),
+    (_USUAL, 0),
+    (_LAST, _USUAL),
+    (_USUAL, _LAST),
+    (0, _NEAR),
+    (_LAST, _LAST + 1 - _NEAR),
+)
 """Words of 32 bits that take turns in the noise of a row.
 
-Uniforms of 24 or 32 bits are 0, or the largest below 1, at every other id; those of 53 bits, which
-take two words each, come within 2^-32 of the ends, and reach them with odds below e^-35.
+Uniforms of 24 or 32 bits are 0, or the largest below 1, at every other id.  Those of 53 bits take 21
+bits of one word and the next one: the last two pairs bring them within 2^-32 of their ends, which
+they reach with odds below e^-35.
 """
 
 
 def _set(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
-    """Return seeded rows with dead ids first, last and around the live ones, by two and by many."""
-    seeded = capabilities.level < 3 and Feature.SEED in capabilities.features
-    if not seeded or capabilities.device != "cpu":
+    """Return seeded rows with dead ids first, last and around the live ones, by two and by many.
+
+    A sampler is asked in every dtype: its noise may follow that of the logits.
+    """
+    if not takes_given(capabilities):
         return ()
     two: list[Row] = [(row({place: 0.0}), request(seed=3)) for place in (0, 1)]
     many: list[Row] = [
@@ -102,44 +114,19 @@ def _set(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
     ]
     half: list[Row] = [*many[1:2], (row(dict.fromkeys(range(1000, 2000), 0.0)), request(seed=3))]
     shapes = ((2, two), (40, many), (2000, half))
-    return tuple(batch(vocab, rows * len(_ENDS), _CLAUSE) for vocab, rows in shapes)
+    return tuple(
+        batch(vocab, rows * len(_ENDS), _CLAUSE, dtype=dtype)
+        for dtype in (DType.FLOAT32, *_halves(capabilities))
+        for vocab, rows in shapes
+    )
 
 
 def _ask_set(subject: OpenSubject, case: Case) -> Asked:
     """Hand every row a generator that gives the ends of its noise, and look for dead ids."""
     rows = len(case.requests)
-    metadata = SamplingMetadata.from_requests(case.requests, case.logits.vocab)
-    generators = {}
-    for place in range(rows):
-        words = np.resize(np.array(_ENDS[place * len(_ENDS) // rows], np.uint32), MOST_WORDS)
-        try:
-            generators[place] = generator_giving(words, place)
-        except ValueError as error:
-            return Asked(unasked=str(error))
-    laws = Expected.of(case, subject.capabilities.semantics)
-
-    def dead(given: SamplingMetadata) -> dict[int, int]:
-        """Return row -> the id that its law excludes."""
-        ids = subject.sample_prepared(case.build_logits(), given, subject.run_seed).ids
-        return {
-            place: int(token)
-            for place, token in enumerate(ids)
-            if 0 <= token < case.logits.vocab and not laws.row(place).allowed[token]
-        }
-
-    # what ordinary noise gives too is another clause's
-    usual = dead(metadata)
-    given = {
-        place: token
-        for place, token in dead(replace(metadata, generators=generators)).items()
-        if place not in usual
-    }
-    if not given:
-        return Asked((), 2 * rows)
-    place, token = next(iter(given.items()))
-    expected = f"an id of the support, as {np.flatnonzero(laws.row(place).allowed)[0]}"
-    seen = f"id {token} from noise at the ends of its range, and none from ordinary noise"
-    return Asked((Finding(_CLAUSE, expected, seen, row=place),), 2 * rows)
+    pairs = (_ENDS[place * len(_ENDS) // rows] for place in range(rows))
+    words = [np.resize(np.array(pair, np.uint32), MOST_WORDS) for pair in pairs]
+    return ask_given(subject, case, words, "noise at the ends of its range")
 
 
 CHECKS: tuple[Check, ...] = (

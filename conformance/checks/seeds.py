@@ -15,7 +15,8 @@ from refsampler.conformance.checks.batches import reordered
 from refsampler.conformance.designed import batches
 from refsampler.conformance.designed.tails import flat_case
 from refsampler.conformance.series import SeriesSubject
-from refsampler.conformance.subject import OpenSubject
+from refsampler.conformance.subject import OpenSubject, derived_seed
+from refsampler.conformance.unread import sample_steps
 
 __all__ = ["CHECKS"]
 
@@ -68,6 +69,31 @@ def _ask_under_load(subject: OpenSubject, case: Case) -> Asked:
             if found is not None:
                 seen = f"{found.seen}, while another thread draws"
                 return Asked((replace(found, seen=seen, call=call),), draws)
+    return Asked(draws=draws)
+
+
+def _unread(capabilities: Capabilities, run_seed: int) -> tuple[Case, ...]:
+    """Return seeded rows; a kernel's ids are read by the pipeline at once."""
+    return _repeated(capabilities, run_seed) if capabilities.level > 1 else ()
+
+
+def _ask_unread(subject: OpenSubject, case: Case) -> Asked:
+    """Sample steps of other rows and other sizes, reading each at once, then again, reading last."""
+    rows = list(range(len(case.requests)))
+    # no two alike in their places, so that none hides that it was written over another
+    orders = (rows, rows[::-1], rows[4::-1], rows[7:] + rows[:7])
+    steps = [reordered(case, order) for order in orders]
+    seed = derived_seed(subject.run_seed, case.id)
+    first = sample_steps(subject, steps, orders, seed)
+    draws = 2 * sum(map(len, orders))
+    if any(len(ids) != len(order) for ids, order in zip(first, orders, strict=True)):
+        return Asked(draws=draws)
+    late = sample_steps(subject, steps, orders, seed, known=first)
+    for call, (before, after, order) in enumerate(zip(first, late, orders, strict=True)):
+        found = _difference(case, before, after, order)
+        if found is not None:
+            seen = f"{found.seen}, read after {len(orders) - 1 - call} later calls"
+            return Asked((replace(found, seen=seen, call=call),), draws)
     return Asked(draws=draws)
 
 
@@ -174,6 +200,13 @@ CHECKS: tuple[Check, ...] = (
             capabilities, (batches.wide_repeat_case(run_seed, _WIDE_REPEATS),)
         ),
         _judge_same,
+    ),
+    Check(
+        "seeds-unread",
+        clause_ids("determinism.repeat"),
+        Kind.EXACT,
+        _unread,
+        ask=_ask_unread,
     ),
     Check(
         "seeds-under-load",
