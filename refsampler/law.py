@@ -28,6 +28,7 @@ __all__ = ["TargetLaw", "target_law", "trace_law"]
 
 _FLOAT_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CHUNK_ELEMENTS = 2**18
+_AFTER_PENALTIES = (Step.TEMPERATURE, Step.MIN_P, Step.TOP_K, Step.TOP_P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,9 @@ def _walk(row: Row, seen: Seen, controls: _Controls) -> Iterator[tuple[Step, Row
     kept = base = Kept.everything(row.x > -torch.inf)
     joint = False
     for step in semantics.order:
+        if semantics.filter_space == "logprob" and step in _AFTER_PENALTIES:
+            # of the temperature's quotients too: whether it comes before or after is not declared
+            row = row.as_logprobs()
         match step:
             case Step.TEMPERATURE:
                 row = row.divided(controls.temperature)
@@ -271,9 +275,20 @@ def _argmax(row: Row, semantics: Semantics) -> Kept:
     best = alive & (row.x >= (row.top(alive) - row.band)[:, None])
     lowest = best & (best.cumsum(-1) == 1)
     if semantics.greedy_ties == "lowest":
-        best = torch.where(row.inexact[:, None], best, lowest)
+        best = torch.where(row.inexact[:, None], best & ~_equal_to_a_lower(row, best), lowest)
     single = (best.sum(-1) == 1)[:, None]
     return Kept.between(best & single, best)
+
+
+def _equal_to_a_lower(row: Row, among: Bool[Tensor, "rows vocab"]) -> Bool[Tensor, "rows vocab"]:
+    """Return the ids that are equal to a lower one in float32 too: the lowest of them comes first."""
+    sound = among & row.sound
+    repeated = torch.zeros_like(sound)
+    if bool((sound.sum(-1) > 1).any()):
+        values, order = torch.where(sound, row.x, -torch.inf).sort(dim=-1, stable=True)
+        again = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)
+        repeated.scatter_(-1, order[:, 1:], again)
+    return repeated
 
 
 def _normalised(

@@ -67,12 +67,13 @@ def top_k(row: Row, kept: Kept, k: Int64[Tensor, " rows"], semantics: Semantics)
         row: the logits at this point of the order.
         kept: survivors so far.
         k: how many each row keeps; V is off.
-        semantics: `top_k_ties`; with `joint` masses the ranks are those of float32 probabilities.
+        semantics: `top_k_ties`; where `filter_space` says so or masses are `joint`, the ranks are
+            those of float32 probabilities.
 
     """
     if bool((k >= row.x.shape[-1]).all()):
         return kept
-    probabilities = semantics.top_p_mass == "joint"
+    probabilities = semantics.filter_space == "probability" or semantics.top_p_mass == "joint"
     band = row.band + (row.softmax_error(kept.hull) if probabilities else 0.0)
     ranking = Ranking.of(row.x, _contenders(row, kept, k, band), row.sound, band)
     least, most = ranking.at(kept.least()), ranking.at(kept.most())
@@ -127,22 +128,23 @@ class _Mass:
     uniform: Bool[Tensor, "rows 1"]
 
     @classmethod
-    def of(cls, row: Row, base: Kept) -> Self:
-        """Measure the mass of the survivors `base`."""
+    def of(cls, row: Row, base: Kept, semantics: Semantics) -> Self:
+        """Measure the mass of the survivors `base`; exponentials of logprobs sum to 1 nearly."""
         band = row.band + row.softmax_error(base.hull)
         ranking = Ranking.of(row.x, base.hull, row.sound, band)
         behind = ranking.values - row.top(base.hull)[:, None]
         most = ranking.at(base.most())
         size = most.sum(-1).round()
         equal = (~ranking.candidate | (ranking.sound & (behind == 0))).all(-1)
-        mantissa = torch.frexp(size).mantissa
+        halves = torch.frexp(size).mantissa == 0.5
+        rounded = semantics.filter_space == "logprob"
         return cls(
             ranking=ranking,
             weight=torch.where(ranking.candidate, behind.exp(), 0.0),
             least=ranking.at(base.least()),
             most=most,
             error=(MASS_ERROR + _FLOAT32_STEP * row.magnitude(base.hull))[:, None],
-            uniform=(equal & base.known & (mantissa == 0.5))[:, None],
+            uniform=(equal & base.known & halves & (not rounded))[:, None],
         )
 
     def total(self) -> Float64[Tensor, "rows 1"]:
@@ -228,7 +230,7 @@ def _within_mass(
     row: Row, kept: Kept, base: Kept, p: Float64[Tensor, " rows"], semantics: Semantics
 ) -> Kept:
     """Apply top-p as if no row had it off."""
-    mass = _Mass.of(row, base)
+    mass = _Mass.of(row, base, semantics)
     limit = p[:, None]
     counted = semantics.top_p_ties == "count"
     largest, smallest = mass.largest_share(counted=counted), mass.smallest_share()

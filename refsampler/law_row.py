@@ -130,6 +130,22 @@ class Row:
             inexact=self.inexact | ~power_of_two(temperature),
         )
 
+    def as_logprobs(self) -> Self:
+        """Return the row of a backend that goes on with x less its log-sum-exp.
+
+        The values stay, as no law depends on a shift that all ids share; and equal ids stay equal.
+        What is new are the intermediates x - lse and lse, and that subtracting rounds.
+        """
+        lse = self.x.logsumexp(dim=-1, keepdim=True)
+        new = torch.maximum(_magnitude_of(self.x - lse), _magnitude_of(lse))
+        peak = torch.maximum(self.peak, new)
+        return replace(
+            self,
+            peak=peak,
+            largest=torch.maximum(self.largest, _largest(self.x, peak)),
+            inexact=torch.ones_like(self.inexact),
+        )
+
     def forced(self, ids: Int64[Tensor, " rows"]) -> Self:
         """Return a point mass in every row with an id >= 0: it beats masks and rounding."""
         is_forced = (ids >= 0)[:, None]

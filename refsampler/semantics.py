@@ -57,11 +57,27 @@ class Semantics:
         top_p_mass: measured on what the filters before it left (`after_top_k`), or on the softmax
             before top-k (`joint`).
         min_p_space: q >= min_p * max q, or x >= max x + log(min_p).
+        filter_space: temperature and filters act on the `logit`s, on `logprob`s (x less its
+            log-sum-exp; the greedy argmax then is theirs too), or top-k ranks float32
+            `probability`s, as with `joint` masses anyway.
         greedy_below: a temperature below this is greedy, in temperature units.
         greedy_ties: among equal maxima the `lowest` id, or `any`.
         repetition_scope: tokens that the repetition penalty sees.
         count_scope: tokens that the frequency and presence penalties see.
         window: only the last `window` tokens of the scope count; None is all of them.
+
+    Logits that differ may be equal as float32 log-probabilities or probabilities, so that a right
+    backend of another `filter_space` cannot tell them apart: 6e-8 and 0 less a log-sum-exp of 5 are
+    both -5.0.  Equal logits stay equal.  Sources: mlx-lm 0.32.2, whose `generate_step` hands
+    `logits - logsumexp(logits)` to every sampler, the greedy one too; vLLM 0.25.1, which gives
+    FlashInfer the softmax wherever a batch asks for top-k alone.
+
+    The declaration costs sight.  With `logprob` values within 2^-22 of the row's largest |x - lse|
+    or |lse| compare either way (2e-6 nats where those are 8), and shares of mass are never exact:
+    a backend that takes the wrong one of two such logits, greedily or at the k-th place, or errs at
+    a power of two in top-p, is not seen.  With `probability` top-k alone is blind, to 1e-6 (1 + M/4)
+    nats, M as in `TargetLaw`.  False alarms become fewer, never more: core and hull only move
+    apart, and nothing is charged to the bound of a run.
 
     """
 
@@ -72,6 +88,7 @@ class Semantics:
     top_p_cut: Literal["strict", "inclusive"] = "strict"
     top_p_mass: Literal["after_top_k", "joint"] = "after_top_k"
     min_p_space: Literal["probability", "logit"] = "probability"
+    filter_space: Literal["logit", "logprob", "probability"] = "logit"
     greedy_below: float = 1e-5
     greedy_ties: Literal["lowest", "any"] = "lowest"
     repetition_scope: Scope = Scope.PROMPT_OUTPUT
@@ -109,7 +126,7 @@ PROFILES: tuple[Semantics, ...] = (
         min_p_space="logit",
         greedy_below=5e-324,
     ),
-    Semantics(profile="flashinfer", top_p_ties="all"),
+    Semantics(profile="flashinfer", top_p_ties="all", filter_space="probability"),
     Semantics(profile="aiter", top_p_ties="all", top_p_mass="joint"),
     Semantics(
         profile="transformers",
@@ -150,6 +167,7 @@ PROFILES: tuple[Semantics, ...] = (
         order=_filters(Step.TOP_P, Step.MIN_P, Step.TOP_K, Step.TEMPERATURE),
         top_k_ties="exactly_k",
         top_p_ties="all",
+        filter_space="logprob",
         greedy_below=5e-324,
         count_scope=Scope.PROMPT_OUTPUT,
         window=20,

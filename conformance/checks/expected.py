@@ -137,7 +137,7 @@ def _laws_of(
             least = most if allowed.sum() == 1 else np.full_like(most, -np.inf)
         elif valid and not bool(law.exact[place]):
             steps = trace_law(logits[place], request, semantics, thinking=thinking)
-            least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy())
+            least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy(), magnitude)
         if tied.any():
             # a tied id is kept by some right backends only
             most = np.where(tied, 0.0, most)
@@ -154,18 +154,18 @@ _laws_again = lru_cache(maxsize=2048)(_laws_of)
 
 
 def _bounds(
-    x: Float64[np.ndarray, " vocab"], core: Bool[np.ndarray, " vocab"]
+    x: Float64[np.ndarray, " vocab"], core: Bool[np.ndarray, " vocab"], magnitude: float
 ) -> tuple[Float64[np.ndarray, " vocab"], Float64[np.ndarray, " vocab"]]:
     """Return log-probabilities against the largest and the smallest kept set.
 
-    Float32 may move two logits against each other by 2^-21 of the larger one.
+    Float32 may move two logits against each other by 2^-21 of the larger one, or of what came before.
     """
     # nearly half a second to import, in every process that only answers questions
     from scipy.special import logsumexp
 
     finite = np.isfinite(x)
     top = x[finite].max()
-    slack = np.where(finite, 2.0**-21 * np.maximum(np.abs(x), abs(top)), 0.0)
+    slack = np.where(finite, 2.0**-21 * np.maximum(np.abs(x), max(abs(top), magnitude)), 0.0)
     smallest = x[core & finite] if (core & finite).any() else x[finite].max(keepdims=True)
     least = np.where(core, x - logsumexp(x[finite]) - slack, -np.inf)
     most = np.where(finite, np.minimum(x - logsumexp(smallest) + slack, 0.0), -np.inf)

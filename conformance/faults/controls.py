@@ -81,7 +81,9 @@ class _AliasTable:
 
 
 class _OfLogprobs(RightKernel):
-    """The temperature divides log probabilities in place of logits."""
+    """The temperature divides log probabilities in place of logits, as declared."""
+
+    capabilities = replace(RightKernel.capabilities, semantics=Semantics(filter_space="logprob"))
 
     def scaled(
         self, x: Float32[Tensor, "B V"], rows: Rows, greedy: Bool[Tensor, " B"]
