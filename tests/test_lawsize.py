@@ -115,6 +115,17 @@ def test_the_quick_profile_sees_a_draw_in_a_thousand_that_is_greedy():
     assert sum(one.draws * draw_seconds(one.case) for one in plan.laws) <= 24.0
 
 
+def test_the_full_profile_sees_probabilities_of_8_bits_where_they_are_most_wrong():
+    plan = make_plan(CAPABILITIES, profile="full", glob="draw.law", run_seed=1)
+    assert "bfloat16 probabilities" in {one.bias for one in sure(plan)}
+    (one,) = [one for one in plan.laws if "bfloat16 probabilities" in one.carried]
+    at = [bet.name for bet in one.law.alternatives].index("bfloat16 probabilities")
+    wrong = one.law.laws[at] / one.law.probs - 1
+    # seven bits behind the leading one: half of the last is 2^-8 of what begins with 1.000
+    assert np.sort(np.abs(wrong))[1:] == pytest.approx(2.0**-8, rel=0.15)
+    assert 4 * one.draws < 8e7
+
+
 def test_the_plan_depends_on_no_clock_and_shrinks_with_a_time_budget():
     plans = [
         make_plan(RightKernel.capabilities, glob="draw.law", run_seed=1, time_budget=budget)

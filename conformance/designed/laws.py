@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from refsampler.conformance.case import Case
-from refsampler.conformance.designed.build import batch, request, row
+from refsampler.conformance.designed.build import batch, masses, request, row
 from refsampler.conformance.logits import RowRecipe, hashed
 
 __all__ = ["MADE_FOR", "law_cases", "mixed_case"]
@@ -17,12 +17,13 @@ _EDGES = (0, 1023, 1024, 32767, 32768, 131071, 131072, 262143)  # of blocks
 
 
 MADE_FOR = {
-    "temperature *": (8, 9),
-    "16-bit uniform": (10,),
-    "first kept id*": (12,),
-    "last kept id*": (12,),
-    "noise that can be 0*": (13,),
-    "greedy mixture*": (14,),
+    "bfloat16 probabilities": (1,),
+    "temperature *": (9, 10),
+    "16-bit uniform": (11,),
+    "first kept id*": (13,),
+    "last kept id*": (13,),
+    "noise that can be 0*": (14,),
+    "greedy mixture*": (15,),
 }
 """Declared alternatives -> places among `law_cases` of the rows that are there for their sake."""
 
@@ -36,6 +37,7 @@ def law_cases() -> tuple[Case, ...]:
     words = RowRecipe(shape="zipf", seed=11, scale=0.75)
     rows = (
         (2, row({0: -2.25, 1: 0.0}), plain),
+        (8, _midway(), plain),
         (8, two, plain),
         (61, sixteen, plain),
         (32, ladder, request(temperature=0.7)),
@@ -80,6 +82,18 @@ def mixed_case(calls: int) -> Case:
         asked = request(temperature=float(heat), **filters[place % len(filters)])
         rows.append((RowRecipe(shape="zipf", seed=100 + place, scale=0.75), asked))
     return batch(_MIXED_VOCAB, rows, "draw.law", calls=calls)
+
+
+def _midway() -> RowRecipe:
+    """Return masses just above and just below the middle of two neighbours of 8 bits.
+
+    Rounding moves the ones up and the others down by 2^-8, nearly the most that it can, and their sum
+    hardly at all.
+    """
+    above, below = 2.0**-8 + 2.0**-12, 2.0**-8 - 2.0**-12
+    powers = {1: (2, above), 6: (2, above), 3: (2, below), 0: (3, below), 7: (4, below)}
+    mass = {token: 2.0**-power * (1 + over) for token, (power, over) in powers.items()}
+    return masses({**mass, 5: 1 - sum(mass.values())})
 
 
 def _sea(vocab: int) -> RowRecipe:
