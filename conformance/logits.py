@@ -83,10 +83,10 @@ class LogitsRecipe:
         if not self.rows:
             return torch.empty((0, self.vocab), dtype=dtype)
         # rows that are alike are often one object, which is built once
-        built = {
-            id(row): row.build(self.vocab) for row in {id(row): row for row in self.rows}.values()
-        }
-        rows = np.stack([built[id(row)] for row in self.rows])
+        distinct = {id(row): row for row in self.rows}
+        place = {key: at for at, key in enumerate(distinct)}
+        built = np.stack([row.build(self.vocab) for row in distinct.values()])
+        rows = built[[place[id(row)] for row in self.rows]]
         return torch.from_numpy(rows).to(dtype)
 
 

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -207,8 +208,7 @@ class OpenSubject:
     ) -> Draw:
         if self.capabilities.level == 2:
             return self._from_sampler(logits, metadata, watch=watch)
-        assert isinstance(self.backend, Kernel)
-        kernel = _Watched(self.backend, metadata, layout, watch=watch)
+        kernel = _Watched(cast("Kernel", self.backend), metadata, layout, watch=watch)
         sampler = Sampler(filter_and_draw=kernel, folds=self.capabilities.folds)
         output = sampler(logits, metadata)
         ids = output.sampled_token_ids[:, 0].cpu().numpy().astype(np.int64)
@@ -218,10 +218,9 @@ class OpenSubject:
         return Draw(ids, output, kernel.processed, kernel.changed, kernel.form)
 
     def _from_sampler(self, logits: Tensor, metadata: SamplingMetadata, *, watch: bool) -> Draw:
-        assert isinstance(self.backend, BatchSampler)
         before = logits.clone() if watch else logits
         try:
-            output = self.backend.sample(logits, metadata)
+            output = cast("BatchSampler", self.backend).sample(logits, metadata)
         except (Exception, SystemExit) as error:
             raise _raised(error) from error
         read = read_output(output, *logits.shape)

@@ -49,6 +49,7 @@ class TargetLaw:
             is known to a total variation of 2^-23 M.
         valid: False where there is no law: NaN, +inf or nothing finite.
         lump_count: how many ids of the tie class are kept; 0 without one.
+        processed: the logits after the last step, in nats; -inf outside what the filters may keep.
 
     """
 
@@ -63,6 +64,7 @@ class TargetLaw:
     magnitude: Float64[Tensor, " rows"]
     valid: Bool[Tensor, " rows"]
     lump_count: Int64[Tensor, " rows"]
+    processed: Float64[Tensor, "rows vocab"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def _law(logits: Float[Tensor, "rows vocab"], seen: Seen) -> TargetLaw:
     kept = Kept.everything(row.x > -torch.inf)
     for _, one, survivors in _walk(row, seen, controls):
         row, kept = one, survivors
+    processed = torch.where(kept.hull, row.x, -torch.inf)
     valid = clean & kept.hull.any(-1)
     kept = kept.replaced(controls.greedy, _argmax(row, seen.semantics))
     kept = kept.replaced(~valid, Kept.everything(torch.zeros_like(kept.hull)))
@@ -231,6 +234,7 @@ def _law(logits: Float[Tensor, "rows vocab"], seen: Seen) -> TargetLaw:
         magnitude=torch.where(valid, row.magnitude(kept.hull), 0.0),
         valid=valid,
         lump_count=kept.count,
+        processed=processed,
     )
 
 

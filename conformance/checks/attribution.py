@@ -87,18 +87,26 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The ids that a backend says it kept, from its processed logits."""
+    """The ids that a backend says it kept of one row or of several alike, from its processed logits."""
 
-    ids: Bool[np.ndarray, " vocab"]
+    ids: Bool[np.ndarray, "*rows vocab"]
 
     def fits(self, law: RowExpected) -> bool:
         """Whether a right backend of that law may keep these ids; a greedy row keeps any."""
-        wrong = ((self.ids & ~law.allowed) | (law.core & ~self.ids)).any()
-        return law.greedy or not (wrong or self.miscounted(law))
+        return not self.misfits(law).any()
 
-    def miscounted(self, law: RowExpected) -> bool:
-        """Whether of equals, of which some are kept, it kept more or fewer."""
-        return bool(law.tied.any()) and int((self.ids & law.tied).sum()) != law.count
+    def misfits(self, law: RowExpected) -> Bool[np.ndarray, "*rows"]:
+        """Return the rows that no right backend of that law gives."""
+        if law.greedy:
+            return np.zeros(self.ids.shape[:-1], dtype=bool)
+        wrong = (self.ids & ~law.allowed) | (law.core & ~self.ids)
+        return np.asarray(wrong.any(-1) | self.miscounted(law))
+
+    def miscounted(self, law: RowExpected) -> Bool[np.ndarray, "*rows"]:
+        """Return the rows with more or fewer of equals, of which some are kept."""
+        if not law.tied.any():
+            return np.zeros(self.ids.shape[:-1], dtype=bool)
+        return np.asarray((self.ids & law.tied).sum(-1) != law.count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 from refsampler.backends.protocol import DType
 from refsampler.conformance.case import Case
 from refsampler.conformance.logits import LogitsRecipe, RowRecipe
-from refsampler.law import target_law, trace_law
+from refsampler.law import target_law
 from refsampler.request import Request, ThinkingMarkers
 from refsampler.semantics import Semantics
 
@@ -71,11 +71,14 @@ class Expected:
     def of(cls, case: Case, semantics: Semantics) -> Self:
         """Compute the laws of a case; seeds and logprobs asked for do not matter."""
         kinds: dict[tuple[RowRecipe, Request], int] = {}
-        lawful = {id(request): _lawful(request) for request in _distinct(case.requests)}
-        kind_of = [
-            kinds.setdefault((recipe, lawful[id(request)]), len(kinds))
-            for recipe, request in zip(case.logits.rows, case.requests, strict=True)
-        ]
+        rows = list(zip(case.logits.rows, case.requests, strict=True))
+        # copies of a row share its objects
+        shared = {(id(recipe), id(request)): (recipe, request) for recipe, request in rows}
+        places = {
+            key: kinds.setdefault((recipe, _lawful(request)), len(kinds))
+            for key, (recipe, request) in shared.items()
+        }
+        kind_of = [places[id(recipe), id(request)] for recipe, request in rows]
         distinct = _laws(case, tuple(kinds), semantics) if kinds else ()
         return cls(distinct, np.array(kind_of, dtype=np.int64))
 
@@ -91,11 +94,8 @@ def expect_rows(
     return _laws(case, [(recipe, _lawful(request)) for recipe, request in rows], semantics)
 
 
-def _distinct(requests: Sequence[Request]) -> Sequence[Request]:
-    """Return each object once; copies of a row share theirs."""
-    return list({id(request): request for request in requests}.values())
-
-
+# a batch is asked about twice: when it is judged, and when its draws go to the law
+@lru_cache(maxsize=256)
 def _lawful(request: Request) -> Request:
     """Return the request without what cannot change its law."""
     asked = request.params
@@ -124,8 +124,9 @@ def _laws_of(
     law = target_law(logits, [request for _, request in rows], semantics, thinking=thinking)
     core_ids, admissible = (law.core & ~law.lumped).numpy(), law.admissible.numpy()
     lumped, logprobs = law.lumped.numpy(), law.logprobs.numpy()
+    certain, processed = law.core.numpy(), law.processed.numpy()
     found = []
-    for place, (_, request) in enumerate(rows):
+    for place in range(len(rows)):
         greedy, magnitude = bool(law.greedy[place]), float(law.magnitude[place])
         # beyond the largest float32 there is no number left to compare
         valid = bool(law.valid[place]) and magnitude <= _LARGEST
@@ -136,8 +137,7 @@ def _laws_of(
             most = np.where(allowed, 0.0, -np.inf)
             least = most if allowed.sum() == 1 else np.full_like(most, -np.inf)
         elif valid and not bool(law.exact[place]):
-            steps = trace_law(logits[place], request, semantics, thinking=thinking)
-            least, most = _bounds(steps[-1][1].numpy(), law.core[place].numpy(), magnitude)
+            least, most = _bounds(processed[place], certain[place], magnitude)
         if tied.any():
             # a tied id is kept by some right backends only
             most = np.where(tied, 0.0, most)
@@ -160,13 +160,11 @@ def _bounds(
 
     Float32 may move two logits against each other by 2^-21 of the larger one, or of what came before.
     """
-    # nearly half a second to import, in every process that only answers questions
-    from scipy.special import logsumexp
-
     finite = np.isfinite(x)
     top = x[finite].max()
     slack = np.where(finite, 2.0**-21 * np.maximum(np.abs(x), max(abs(top), magnitude)), 0.0)
     smallest = x[core & finite] if (core & finite).any() else x[finite].max(keepdims=True)
-    least = np.where(core, x - logsumexp(x[finite]) - slack, -np.inf)
-    most = np.where(finite, np.minimum(x - logsumexp(smallest) + slack, 0.0), -np.inf)
+    largest_sum, smallest_sum = np.logaddexp.reduce(x[finite]), np.logaddexp.reduce(smallest)
+    least = np.where(core, x - largest_sum - slack, -np.inf)
+    most = np.where(finite, np.minimum(x - smallest_sum + slack, 0.0), -np.inf)
     return least, most

@@ -25,7 +25,7 @@ from refsampler.conformance.checks.logprobs import Columns, judge_row
 from refsampler.conformance.designed.logprobs import finite_cases, mode_cases
 from refsampler.conformance.sessions import asking
 from refsampler.conformance.subject import OpenSubject, derived_seed, seeded
-from refsampler.law import target_law, trace_law
+from refsampler.law import target_law
 from refsampler.logprobs import LOGPROBS_MODES, LogprobsTensors
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
@@ -141,12 +141,8 @@ def _stage(subject: OpenSubject, case: Case, mode: str) -> _Stage:
         lawful = sure = np.isfinite(values.max(axis=-1))
     else:
         semantics = subject.capabilities.semantics
-        traces = [
-            trace_law(logits[row], request, semantics)[-1][1]
-            for row, request in enumerate(case.requests)
-        ]
-        values = torch.stack(traces).double().numpy()
         law = target_law(logits, case.requests, semantics)
+        values = law.processed.numpy()
         lawful = law.valid.numpy()
         sure = (law.exact & (law.lump_count == 0)).numpy()
     if mode.endswith("logprobs"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 
 from refsampler.backends.protocol import Capabilities, Feature
 from refsampler.clauses import ClauseId
@@ -20,7 +21,7 @@ from refsampler.conformance.checks.attribution import (
     attribute,
 )
 from refsampler.conformance.checks.base import Arrangement, Finding, Kind, Trial, clause_ids
-from refsampler.conformance.checks.expected import RowExpected
+from refsampler.conformance.checks.expected import Expected, RowExpected
 from refsampler.conformance.checks.standing import owned_clauses
 
 __all__ = ["EVERY_CASE", "draw_charge", "judge_calls", "judge_rows"]
@@ -97,8 +98,9 @@ def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> 
     for kind, law in enumerate(expected.distinct):
         if not law.valid or blamed >= _BLAMED_ROWS:
             continue
+        alike = expected.kind_of == kind
         for fresh in (True, False):
-            rows = np.flatnonzero((expected.kind_of == kind) & (seeded != fresh))
+            rows = np.flatnonzero(alike & (seeded != fresh))
             drawn = ids[:, rows].ravel()
             drawn = drawn[(drawn >= 0) & (drawn < case.logits.vocab)]
             if not len(drawn):
@@ -120,16 +122,23 @@ def _judge_kept(trial: Trial, arrangement: Arrangement) -> Iterator[Finding]:
         if draw.processed is None or len(draw.processed) != len(case.requests):
             continue
         finite = torch.isfinite(draw.processed).cpu().numpy()
-        for row in range(len(case.requests)):
-            law = arrangement.expected.row(row)
-            kept = Kept(finite[row])
-            if law.greedy or not law.valid or kept.fits(law):
-                continue
+        for row in _misfits(finite, arrangement.expected)[:1]:
+            law, kept = arrangement.expected.row(row), Kept(finite[row])
             clauses = _explain(trial, arrangement, row, kept).clauses
             clauses = clauses or (ClauseId("draw.support"),)
             expected, seen = _difference(kept, law)
             yield Finding(clauses[0], expected, seen, row=row, call=call, candidates=clauses)
             return
+
+
+def _misfits(kept: Bool[np.ndarray, "rows vocab"], expected: Expected) -> list[int]:
+    """Return the rows, in order, of which a right backend keeps other ids; those alike at once."""
+    wrong: list[int] = []
+    for kind, law in enumerate(expected.distinct):
+        rows = np.flatnonzero(expected.kind_of == kind)
+        if law.valid:
+            wrong += rows[Kept(kept[rows]).misfits(law)].tolist()
+    return sorted(wrong)
 
 
 def _difference(kept: Kept, law: RowExpected) -> tuple[str, str]:

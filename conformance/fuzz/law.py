@@ -77,18 +77,15 @@ class LawEvidence:
 
     def take(self, case: Case, expected: Expected, ids: np.ndarray) -> None:
         """Take the draws of a batch, one id a row."""
-        taken: dict[int, int] = {}
         if case.logits.vocab > _WIDEST or len(ids) != len(case.requests):
             return
-        for row, request in enumerate(case.requests):
-            kind = int(expected.kind_of[row])
-            law = expected.distinct[kind]
-            if request.params.seed is not None or not _telling(law):
+        unseeded = np.array([request.params.seed is None for request in case.requests])
+        for kind, law in enumerate(expected.distinct):
+            if not _telling(law):
                 continue
-            taken[kind] = taken.get(kind, 0) + 1
-            if taken[kind] <= _ALIKE:
-                delta = self._delta + 2.0**-23 * law.magnitude
-                self._waiting.append(_Row(law, int(ids[row]), delta))
+            delta = self._delta + 2.0**-23 * law.magnitude
+            alike = ids[unseeded & (expected.kind_of == kind)][:_ALIKE]
+            self._waiting += [_Row(law, drawn, delta) for drawn in alike.tolist()]
         if len(self._waiting) >= _BLOCK:
             self.look()
 
@@ -111,18 +108,15 @@ def _telling(law: RowExpected) -> bool:
 
 def _batch(rows: list[_Row]) -> HeteroBatch:
     """Return rows of several widths as one batch; what is beyond a row's vocabulary is dead."""
-    width = max(len(one.law.core) for one in rows)
-
-    def padded(values: np.ndarray, fill: float) -> np.ndarray:
-        return np.pad(values, (0, width - len(values)), constant_values=fill)
-
-    return HeteroBatch(
-        np.stack([padded(one.law.least, -np.inf) for one in rows]),
-        np.stack([padded(one.law.core, 0) for one in rows]).astype(bool),
-        np.stack([padded(one.law.allowed | one.law.tied, 0) for one in rows]).astype(bool),
-        np.array([one.drawn for one in rows]),
-        np.array([one.delta for one in rows]),
-    )
+    shape = (len(rows), max(len(one.law.core) for one in rows))
+    least, core, support = np.full(shape, -np.inf), np.zeros(shape, bool), np.zeros(shape, bool)
+    for place, one in enumerate(rows):
+        width = len(one.law.core)
+        least[place, :width] = one.law.least
+        core[place, :width] = one.law.core
+        support[place, :width] = one.law.allowed | one.law.tied
+    drawn, delta = np.array([one.drawn for one in rows]), np.array([one.delta for one in rows])
+    return HeteroBatch(least, core, support, drawn, delta)
 
 
 def merged_log_e(shards: list[FloatArray]) -> float:

@@ -49,10 +49,11 @@ _DIFFERENT: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asking:
-    """A batch, and how it is asked."""
+    """A batch, the same without anyone asking for logprobs, and how it is asked."""
 
     subject: OpenSubject
     case: Case
+    silent: Case
     key: str
     expected: Expected
 
@@ -76,8 +77,7 @@ class _Asking:
 
     def arranged(self, rows: list[int], name: str, *, silent: bool = False) -> Arrangement | None:
         """Draw the batch of these rows, in this order; silent: nobody asks for logprobs."""
-        case = reordered(self.case, rows)
-        case = _silent(case) if silent else case
+        case = reordered(self.silent if silent else self.case, rows)
         drawn = self.draw(case, name)
         if drawn is None:
             return None
@@ -87,22 +87,21 @@ class _Asking:
 
 def _silent(case: Case) -> Case:
     """Return the batch without anyone asking for logprobs."""
-    asks = [
-        one.params.logprobs is not None or one.params.logprob_token_ids for one in case.requests
-    ]
-    if not any(asks):
+    silent = {
+        key: replace(one, params=replace(one.params, logprobs=None, logprob_token_ids=None))
+        for key, one in {id(one): one for one in case.requests}.items()
+        if one.params.logprobs is not None or one.params.logprob_token_ids
+    }
+    if not silent:
         return case
-    requests = tuple(
-        replace(one, params=replace(one.params, logprobs=None, logprob_token_ids=None))
-        for one in case.requests
-    )
-    return replace(case, requests=requests)
+    return replace(case, requests=tuple(silent.get(id(one), one) for one in case.requests))
 
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
     """Draw the batch and some of its other arrangements, and judge them all."""
     key = case.id
-    asking = _Asking(subject, case, key, Expected.of(case, subject.capabilities.semantics))
+    expected = Expected.of(case, subject.capabilities.semantics)
+    asking = _Asking(subject, case, _silent(case), key, expected)
     count = len(case.requests)
     orders = [(list(range(count)), "batch", False)]
     if len(asking.expected.distinct) > 1 or count < 8:

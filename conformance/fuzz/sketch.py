@@ -156,7 +156,7 @@ def features_in(request: Request) -> Iterator[str]:
 def pairs_in(case: Case) -> set[tuple[str, str]]:
     """Return the pairs of features that meet in a row, or in neighbours, of a case."""
     found: set[tuple[str, str]] = set()
-    for request in set(case.requests):
+    for request in {id(one): one for one in case.requests}.values():
         found |= {*combinations(sorted(features_in(request)), 2)}
     return found
 
