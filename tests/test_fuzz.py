@@ -40,7 +40,7 @@ ASKS = asks_of(frozenset(Feature))
 
 def some_sketches(count, seed):
     rng = Random(seed)
-    pairs = pairs_of(ASKS)
+    pairs = pairs_of(tuple(ASKS))
     return [
         Sketch(
             mode=MODES[number % len(MODES)],
@@ -62,7 +62,7 @@ def wrong(name):
 
 def fuzzed(subject, batches_, *, law=None, until_found=True):
     # no shrinking ends here for want of time, however busy the machine is
-    book = FoundBook(ReportWriter(None), subject, shrink_s=60.0)
+    book = FoundBook(ReportWriter(None), subject, shrink_s=math.inf)
 
     def stop(done):
         return done.batches >= batches_ or (until_found and bool(book.causes))
@@ -82,7 +82,7 @@ def test_every_sketch_is_legal_and_the_same_again():
 
 def test_300_sketches_let_most_pairs_of_features_meet():
     met = set().union(*(pairs_in(one.case()) for one in some_sketches(300, 2)))
-    assert len(met) > 0.9 * len(pairs_of(ASKS))
+    assert len(met) > 0.9 * len(pairs_of(tuple(ASKS)))
     assert ("greedy", "top-k") not in met
 
 

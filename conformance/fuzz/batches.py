@@ -16,6 +16,7 @@ left as a file which `refsampler replay` takes.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from random import Random
 
 import hypothesis
 from hypothesis import strategies as st
@@ -26,13 +27,36 @@ from refsampler.conformance.fuzz.asks import asks_of
 from refsampler.conformance.fuzz.oracles import CLAUSES
 from refsampler.conformance.fuzz.sketch import MODES, Sketch, features_in, pairs_of
 
-__all__ = ["batches", "sketches"]
+__all__ = ["batches", "sketch_of", "sketches"]
 
 _SMALL = (1, 2, 3, 4, 7, 8, 8, 12, 16, 16, 31, 32, 33, 48, 64)
 _LARGE = (127, 128, 129, 257, 1024, 1025)
 _MANY = 10
 _SEEDS = st.integers(0, 2**32 - 1)
 _LAYOUTS = (Layout.CONTIGUOUS, Layout.CONTIGUOUS, *Layout)
+_ROWS = (1, 2, 2, 3, 3, 4, 5, 6, 8, _MANY)
+
+
+def sketch_of(
+    seed: int, *, features: frozenset[Feature], dtypes: Sequence[DType], modes: Sequence[str]
+) -> Sketch:
+    """Return the batch that a seed stands for; other arguments as of `batches`.
+
+    For loops that make their findings smaller themselves: seven draws of Hypothesis take longer than
+    writing the batch out.
+    """
+    rng = Random(seed)
+    asks = asks_of(features)
+    return Sketch(
+        mode=rng.choice(modes),
+        vocab=rng.choice(_SMALL),
+        rows=rng.choice(_ROWS),
+        pair=rng.choice(pairs_of(asks)),
+        seed=rng.getrandbits(32),
+        asks=asks,
+        dtype=rng.choice(sorted(dtypes)),
+        layout=rng.choice(_LAYOUTS),
+    )
 
 
 @st.composite

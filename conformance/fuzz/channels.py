@@ -29,7 +29,7 @@ from refsampler.conformance.checks.base import Check
 from refsampler.conformance.checks.generated import legal_features
 from refsampler.conformance.fuzz import drafted, lifecycles, oddities
 from refsampler.conformance.fuzz.asks import asks_of
-from refsampler.conformance.fuzz.batches import sketches
+from refsampler.conformance.fuzz.batches import sketch_of
 from refsampler.conformance.fuzz.oracles import CLAUSES, FUZZED
 from refsampler.conformance.fuzz.sketch import MODES
 
@@ -66,8 +66,10 @@ def _batches(capabilities: Capabilities) -> _Cases:
     # an engine admits every row as a request of its own, which takes longer than drawing it
     modes_ = tuple(one for one in MODES if one != "copies" or capabilities.level < 3)
     legal = legal_features(capabilities)
-    drawn = sketches(features=legal, dtypes=sorted(capabilities.dtypes), modes=modes_)
-    return drawn.map(lambda sketch: sketch.case(*CLAUSES))
+    dtypes = sorted(capabilities.dtypes)
+    return _SEEDS.map(
+        lambda seed: sketch_of(seed, features=legal, dtypes=dtypes, modes=modes_).case(*CLAUSES)
+    )
 
 
 def _lifecycles(capabilities: Capabilities) -> _Cases:
@@ -123,7 +125,7 @@ def _named(checks: tuple[Check, ...], name: str) -> Check:
 
 CHANNELS: Final = (
     Channel("lifecycles", _named(sessions.CHECKS, "session-operations"), _lifecycles, 20.0),
-    Channel("batches", FUZZED, _batches, 20.0, 32),
+    Channel("batches", FUZZED, _batches, 20.0, 64),
     Channel("drafts", _named(speculative.CHECKS, "draft-positions"), _drafted, 10.0),
     Channel("modes", _named(modes.CHECKS, "logprobs-modes"), _modes, 4.0, 8),
     Channel("noise ends", _named(ends.CHECKS, "noise-ends-given"), _ends, 2.0, 8),

@@ -40,7 +40,6 @@ CLAUSES: Final = clause_ids("batch.isolation", "effect.parameters")
 """Clauses of every fuzzed batch; a wrong id that nothing explains is about its surroundings, unless
 the row is wrong by itself too."""
 
-_ALONE: Final = 2
 _CONFIRMED: Final = 64
 """Fresh seeds on which a difference of seeded ids is asked again, where bits are not promised."""
 _DIFFERENT: Final = 8
@@ -128,14 +127,12 @@ def _ask(subject: OpenSubject, case: Case) -> Asked:
 
 
 def _others(count: int, number: int) -> list[tuple[list[int], str, bool]]:
-    """Return the batch turned round and silent, and rows alone; a hash says which."""
+    """Return the batch turned round and silent, and a row alone; a hash says which."""
     if count < 2:
         return [([0] * count, "again", True)] if count else []
-    turn = number % count
+    turn, alone = number % count, (number // 7) % count
     order = [*range(turn, count), *range(turn)][::-1]
-    alone = dict.fromkeys((number // 7) % count + place for place in range(min(_ALONE, count)))
-    single = [([row % count], f"row {row % count} alone", False) for row in alone]
-    return [(order, "turned round", True), *single]
+    return [(order, "turned round", True), ([alone], f"row {alone} alone", False)]
 
 
 def _crash(asking: _Asking, error: SubjectError, where: str) -> Finding:

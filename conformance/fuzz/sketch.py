@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from random import Random
 from typing import Final
@@ -161,7 +162,8 @@ def pairs_in(case: Case) -> set[tuple[str, str]]:
     return found
 
 
-def pairs_of(asks: Collection[str]) -> tuple[tuple[str, str], ...]:
+@cache
+def pairs_of(asks: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return every pair of features that can meet in one row; greedy rows have no filters."""
     filters, named = {*_FILTERS}, sorted({*asks, *HEATS})
     return tuple(
