@@ -100,18 +100,18 @@ def test_the_example_of_the_documentation(case):
         request.verify(32)
 
 
-def test_compacting_keeps_order_and_one_id_of_the_background():
+def test_compacting_keeps_order_and_two_ids_of_the_background():
     recipe = RowRecipe(base=-8.0, ids=(60, 5), values=(1.0, 2.0))
     params = SamplingParams(allowed_token_ids=(5, 60), logit_bias=((33, 1.0),), logprobs=40)
     case = Case(LogitsRecipe(64, (recipe,)), (Request(params, prompt=(63,), output=(5, -1)),))
     small = compacted(case)
-    assert small.logits.vocab == 5  # 5, 33, 60, 63 and one more
-    assert small.logits.rows[0].ids == (2, 0)
-    assert small.requests[0].params.allowed_token_ids == (0, 2)
-    assert small.requests[0].params.logit_bias == ((1, 1.0),)
-    assert small.requests[0].params.logprobs == 5
-    assert small.requests[0].prompt == (3,)
-    assert small.requests[0].output == (0, -1)
+    assert small.logits.vocab == 6  # 0, 5, 33, 60, 62, 63
+    assert small.logits.rows[0].ids == (3, 1)
+    assert small.requests[0].params.allowed_token_ids == (1, 3)
+    assert small.requests[0].params.logit_bias == ((2, 1.0),)
+    assert small.requests[0].params.logprobs == 6
+    assert small.requests[0].prompt == (5,)
+    assert small.requests[0].output == (1, -1)
     assert compacted(small) == small
 
 

@@ -125,7 +125,7 @@ def _named(checks: tuple[Check, ...], name: str) -> Check:
 
 CHANNELS: Final = (
     Channel("lifecycles", _named(sessions.CHECKS, "session-operations"), _lifecycles, 20.0),
-    Channel("batches", FUZZED, _batches, 20.0, 64),
+    Channel("batches", FUZZED, _batches, 20.0, 32),
     Channel("drafts", _named(speculative.CHECKS, "draft-positions"), _drafted, 10.0),
     Channel("modes", _named(modes.CHECKS, "logprobs-modes"), _modes, 4.0, 8),
     Channel("noise ends", _named(ends.CHECKS, "noise-ends-given"), _ends, 2.0, 8),

@@ -15,17 +15,20 @@ __all__ = ["compacted"]
 def compacted(case: Case) -> Case:
     """Return the case with the ids that anything names moved together, in their order.
 
-    One id that nobody names stays, if there was one, so that backgrounds still have a place.
+    Of those that nobody names the lowest and the highest stay, so that backgrounds still have a place
+    before and behind the others.
     """
-    named = sorted(
+    named = (
         {token for row in case.logits.rows for token in row.ids}
         | {token for one in case.requests for token in _tokens(one)}
         | {token for row in (() if case.drafts is None else case.drafts.rows) for token in row.ids}
     )
-    vocab = min(len(named) + 1, case.logits.vocab)
+    unnamed = [token for token in range(case.logits.vocab) if token not in named]
+    stay = sorted(named | {*unnamed[:1], *unnamed[-1:]})
+    vocab = len(stay)
     if vocab == case.logits.vocab:
         return case
-    place = {token: at for at, token in enumerate(named)} | {PLACEHOLDER: PLACEHOLDER}
+    place = {token: at for at, token in enumerate(stay)} | {PLACEHOLDER: PLACEHOLDER}
 
     def moved(row: RowRecipe) -> RowRecipe:
         return replace(row, ids=tuple(place[token] for token in row.ids))

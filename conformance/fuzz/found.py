@@ -127,16 +127,16 @@ class FoundBook:
         if not search.fails(case):
             return case, finding, False
         deadline = time.monotonic() + self.shrink_s
-        smallest = case
+        smallest = search.packed(case)  # few ids first, so that the candidates are asked quickly
         for _ in range(2):
             small = minimise(
                 smallest, search.fails, search.fails, deadline=deadline, candidates=_CANDIDATES
             )
-            smallest = smallest if small is None else small
-            packed = compacted(smallest)
-            if packed is smallest or not search.fails(packed):
+            if small is None:
                 break
-            smallest = packed
+            smallest = search.packed(small)
+            if smallest is small:
+                break
         return smallest, search.shown[smallest.id], True
 
 
@@ -161,6 +161,11 @@ class _Search:
                     self.shown[case.id] = replace(one, clause=self.clause)
                     break
         return case.id in self.shown
+
+    def packed(self, case: Case) -> Case:
+        """Return the case over fewer ids, if that breaks the clause too."""
+        small = compacted(case)
+        return small if self.fails(small) else case
 
 
 def _key(check: Check, finding: Finding) -> tuple[str, str, str]:

@@ -42,6 +42,8 @@ the row is wrong by itself too."""
 
 _CONFIRMED: Final = 64
 """Fresh seeds on which a difference of seeded ids is asked again, where bits are not promised."""
+_HOPELESS: Final = 16
+"""Seeds that are enough if none of them differs: what is left undone can only hide a difference."""
 _DIFFERENT: Final = 8
 """Of those at least so many differ: C(64, 8) 1e-32 = 4e-23 if one in 10,000 may (`seed.batch`)."""
 
@@ -256,7 +258,7 @@ def _differing(
         now = after[order.index(row)] if len(after) == len(order) else before
         if before != now:
             differ, seen = differ + 1, (int(before), int(now))
-        if differ >= enough:
+        if differ >= enough or (number + 1 >= _HOPELESS and not differ):
             break
     return differ, seen
 
