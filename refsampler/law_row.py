@@ -22,6 +22,9 @@ ROUNDING = 2.0**-22
 """Error of float32 arithmetic on a row, relative to its largest intermediate."""
 
 _WINDOW_NATS = 40.0
+_FLUSHED = 2.0**-104
+"""Smaller numbers count as this one, so that the band is at least 2^-126: below it float32 rounds in
+steps of one size, and some devices to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Row:
 
         """
         touched = where & (self.x > -torch.inf)
-        rounded = touched & ~(exact & ~self.inexact[:, None])
+        rounded = touched & ~(exact & _normal(value) & ~self.inexact[:, None])
         x = torch.where(touched, value, self.x)
         new = torch.maximum(_magnitude_of(value), _magnitude_of(term))
         peak = torch.where(touched, torch.maximum(self.peak, new), self.peak)
@@ -122,12 +125,13 @@ class Row:
         before, after = _largest(self.x, self.peak), _largest(x, peak)
         touched = temperature != 1
         largest = torch.where(touched, torch.maximum(before, after), 0.0)
+        exact = power_of_two(temperature) & _normal(x).all(-1)
         return replace(
             self,
             x=x,
             peak=peak,
             largest=torch.maximum(self.largest, largest),
-            inexact=self.inexact | ~power_of_two(temperature),
+            inexact=self.inexact | (touched & ~exact),
         )
 
     def as_logprobs(self) -> Self:
@@ -168,9 +172,14 @@ def power_of_two(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
     return torch.frexp(x).mantissa.abs() == 0.5
 
 
+def _normal(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
+    """Say where arithmetic does not give a number that is rounded or flushed for being subnormal."""
+    return (x == 0) | (x.abs() >= 2.0**-126)
+
+
 def _magnitude_of(x: Float64[Tensor, "rows vocab"]) -> Float64[Tensor, "rows vocab"]:
-    """Return |x|, 0 at bans."""
-    return torch.where(x > -torch.inf, x.abs(), 0.0)
+    """Return |x| or the least that counts, 0 at bans."""
+    return torch.where(x > -torch.inf, x.abs().clamp(min=_FLUSHED), 0.0)
 
 
 def _largest(

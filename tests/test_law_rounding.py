@@ -333,3 +333,51 @@ def test_chunks_do_not_matter():
     parts = target_law(batch.logits, batch.requests(), chunk_rows=7)
     for name in ("core", "hull", "lumped", "logprobs", "exact", "valid", "lump_logprob"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))
+
+
+def tiny_rows(seed):
+    """Rows of subnormal numbers and zeros: float32 rounds them in steps of 2^-149, or to 0."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def chosen(*values):
+        at = torch.randint(len(values), (ROWS,), generator=generator)
+        return torch.tensor(values)[at]
+
+    tiny = torch.tensor([0.0, -0.0, 1e-45, 3e-45, 1e-40, 1.2e-38, -1e-45, -1e-40])
+    logits = tiny[torch.randint(len(tiny), (ROWS, VOCAB), generator=generator)]
+    return Batch(
+        logits=logits,
+        temperature=chosen(1.0, 2.0, 0.5, 0.7),
+        top_k=chosen(1, 2, 3, 50).long(),
+        top_p=torch.ones(ROWS),
+        min_p=torch.zeros(ROWS),
+        repetition=chosen(1.0, 4.0, 1.3),
+        frequency=torch.zeros(ROWS),
+        history=torch.randint(VOCAB, (ROWS, 40), generator=generator),
+    )
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_subnormal_numbers_stay_between_core_and_hull(flush):
+    """Engines that keep subnormal results, and that flush what arithmetic makes of them to 0."""
+    batch = tiny_rows(1)
+
+    def kept_subnormal(x):
+        return torch.where(x.abs() < 2.0**-126, 0.0, x) if flush else x
+
+    seen = torch.zeros(ROWS, VOCAB, dtype=torch.bool).scatter(-1, batch.history, value=True)
+    factor = torch.where(seen, batch.repetition[:, None], 1.0)
+    scaled = torch.where(batch.logits > 0, batch.logits / factor, batch.logits * factor)
+    touched = seen & (batch.repetition != 1)[:, None]
+    x = torch.where(touched, kept_subnormal(scaled), batch.logits)
+    warm = (batch.temperature != 1)[:, None]
+    x = torch.where(warm, kept_subnormal(x / batch.temperature[:, None]), x)
+    law = target_law(batch.logits, batch.requests())
+    kth = x.sort(dim=-1, descending=True).values.gather(-1, batch.top_k[:, None] - 1)
+    kept = x >= kth
+    assert not (kept & ~law.hull).any()
+    assert not (law.core & ~kept).any()
+    cold = replace(batch, temperature=torch.zeros(ROWS), top_k=torch.zeros(ROWS).long())
+    before = torch.where(touched, kept_subnormal(scaled), batch.logits)
+    ids = before.argmax(-1)
+    assert target_law(cold.logits, cold.requests()).admissible.gather(-1, ids[:, None]).all()
