@@ -21,7 +21,7 @@ from refsampler.conformance.cli import main
 from refsampler.conformance.evidence.independence import PairProcess
 from refsampler.conformance.evidence.pairings import call_lags
 from refsampler.conformance.evidence.tail import TAIL_BETS, TailCase, TailProcess
-from refsampler.conformance.faults.registry import fault
+from refsampler.conformance.faults.registry import fault, select
 from refsampler.conformance.faults.right import RightKernel
 from refsampler.semantics import Semantics
 
@@ -145,6 +145,24 @@ def test_a_fault_that_hangs_is_ended_at_its_limit():
     assert result.found is Found.ERROR
     assert result.reason == "no answer after 3 s"
     assert time.monotonic() - started < PLANNING_S
+
+
+def test_results_are_told_one_after_the_other():
+    """Two that ended together wrote the tables at once, and one renamed the other's file away."""
+    out_of_scope = [one for one in select() if one.reason][:4]
+    inside, most = 0, 0
+
+    def tell(_result):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.05)
+        inside -= 1
+
+    settings = Settings(profile="quick", run_seed=SEED, limit_s=3.0)
+    told = audit_faults(out_of_scope, settings, 4, tell)
+    assert [one.id for one in told] == [one.id for one in out_of_scope]
+    assert most == 1
 
 
 def test_a_bet_that_is_left_out_bets_on_nothing():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Final
 
 from refsampler.conformance.audit.log import Settings
@@ -48,10 +49,11 @@ def audit_faults(
         faults: which.
         settings: how.
         workers: processes.
-        tell: told each result as it comes.
+        tell: told each result as it comes, one after the other.
 
     """
     idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    telling = Lock()
     for _ in range(workers):
         idle.put(_Worker())
 
@@ -60,7 +62,8 @@ def audit_faults(
         if result is None:
             with _taken(idle) as worker:
                 result = worker.ask(asked, settings)
-        tell(result)
+        with telling:
+            tell(result)
         return result
 
     try:
