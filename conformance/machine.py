@@ -25,9 +25,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from refsampler.backends.protocol import DType, Engine, Feature, Subject
 from refsampler.backends.stdio.serving import as_engine
-from refsampler.conformance.judged_session import JudgedSession
-from refsampler.conformance.row_places import RowPlaces
 from refsampler.conformance.session_cases import Gained, Newcomer, gains, newcomers
+from refsampler.conformance.stateful.judged_session import JudgedSession
+from refsampler.conformance.stateful.row_places import RowPlaces
 from refsampler.conformance.subject import OpenSubject
 
 __all__ = ["SessionMachine", "Then", "machine"]

@@ -34,7 +34,7 @@ from refsampler.conformance.checks.base import Arrangement, Kind, Trial
 from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import judge_rows
 from refsampler.conformance.designed.build import Row, batch, request, row
-from refsampler.conformance.step_judge import CERTAIN
+from refsampler.conformance.stateful.step_judge import CERTAIN
 from refsampler.conformance.subject import OpenSubject
 from refsampler.law import trace_law
 from refsampler.params import SamplingParams

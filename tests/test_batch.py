@@ -7,7 +7,7 @@ from torch import Tensor
 
 from refsampler.batch import BatchUpdateBuilder, PersistentBatch
 from refsampler.batch_update import AddedRequest, BatchUpdate, Direction, MovedRequest
-from refsampler.conformance.batch_machine import batch_machine
+from refsampler.conformance.stateful.batch_machine import batch_machine
 from refsampler.params import SamplingParams
 from refsampler.per_request import PerRequestProcessor
 from refsampler.processors import LogitsProcessor

@@ -12,7 +12,7 @@ from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.checks.rows import judge_rows
 from refsampler.conformance.designed.build import batch, request, row
 from refsampler.conformance.faults.controls import CONTROLS
-from refsampler.conformance.step_judge import CERTAIN
+from refsampler.conformance.stateful.step_judge import CERTAIN
 from refsampler.conformance.subject import OpenSubject
 from refsampler.law import target_law
 from refsampler.params import SamplingParams

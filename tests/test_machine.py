@@ -11,15 +11,15 @@ from refsampler.backends.native import NativeKernel
 from refsampler.backends.protocol import Feature
 from refsampler.backends.reference import ReferenceEngine, ReferenceSession
 from refsampler.batch import PersistentBatch
-from refsampler.conformance.batch_machine import batch_machine
 from refsampler.conformance.designed.drafted import Drafted
 from refsampler.conformance.examples import same_everywhere
 from refsampler.conformance.faults.registry import fault
 from refsampler.conformance.faults.row_mixing import _CountingBatch, _StaleMasks
-from refsampler.conformance.journal import Added, Call, Stepped
 from refsampler.conformance.machine import machine
 from refsampler.conformance.session_cases import Newcomer
-from refsampler.conformance.step_judge import differs_alone
+from refsampler.conformance.stateful.batch_machine import batch_machine
+from refsampler.conformance.stateful.journal import Added, Call, Stepped
+from refsampler.conformance.stateful.step_judge import differs_alone
 from refsampler.conformance.subject import OpenSubject, SubjectError
 from refsampler.conformance.threads import one_thread
 from refsampler.request import PLACEHOLDER

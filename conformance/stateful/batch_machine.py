@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 from refsampler.batch import PersistentBatch, Preempted
-from refsampler.conformance.row_places import RowPlaces
+from refsampler.conformance.stateful.row_places import RowPlaces
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import SamplingParams
 from refsampler.processors import LogitsProcessor

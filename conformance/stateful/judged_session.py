@@ -13,9 +13,9 @@ from refsampler.conformance.checks.expected import Expected
 from refsampler.conformance.designed.build import Row
 from refsampler.conformance.designed.drafted import Drafted
 from refsampler.conformance.designed.sessions import VOCAB, grown
-from refsampler.conformance.journal import Accepted, Added, Call, Player, Removed, Stepped
 from refsampler.conformance.logits import RowRecipe
-from refsampler.conformance.step_judge import (
+from refsampler.conformance.stateful.journal import Accepted, Added, Call, Player, Removed, Stepped
+from refsampler.conformance.stateful.step_judge import (
     comparable,
     differs_alone,
     judge_step,

@@ -19,7 +19,7 @@ from refsampler.conformance.checks.expected import Expected, RowExpected
 from refsampler.conformance.checks.logprobs import judge_draw
 from refsampler.conformance.checks.rows import judge_rows
 from refsampler.conformance.checks.verified import Place, places_of, wrong_walk
-from refsampler.conformance.journal import Call, Player, Stepped
+from refsampler.conformance.stateful.journal import Call, Player, Stepped
 from refsampler.conformance.subject import Draw, OpenSubject, SubjectError, derived_seed
 from refsampler.conformance.verifying import Answer, step_of
 
