@@ -24,7 +24,7 @@ ROUNDING = 2.0**-22
 _WINDOW_NATS = 40.0
 _FLUSHED = 2.0**-104
 """Smaller numbers count as this one, so that the band is at least 2^-126: below it float32 rounds in
-steps of one size, and some devices to 0."""
+steps of one size, and some devices read and write 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,8 @@ class Row:
 
         """
         touched = where & (self.x > -torch.inf)
-        rounded = touched & ~(exact & _normal(value) & ~self.inexact[:, None])
+        normal = _normal(self.x) & _normal(term) & _normal(value)
+        rounded = touched & ~(exact & normal & ~self.inexact[:, None])
         x = torch.where(touched, value, self.x)
         new = torch.maximum(_magnitude_of(value), _magnitude_of(term))
         peak = torch.where(touched, torch.maximum(self.peak, new), self.peak)
@@ -125,7 +126,7 @@ class Row:
         before, after = _largest(self.x, self.peak), _largest(x, peak)
         touched = temperature != 1
         largest = torch.where(touched, torch.maximum(before, after), 0.0)
-        exact = power_of_two(temperature) & _normal(x).all(-1)
+        exact = power_of_two(temperature) & (_normal(self.x) & _normal(x)).all(-1)
         return replace(
             self,
             x=x,
@@ -173,7 +174,7 @@ def power_of_two(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
 
 
 def _normal(x: Float64[Tensor, "*shape"]) -> Bool[Tensor, "*shape"]:
-    """Say where arithmetic does not give a number that is rounded or flushed for being subnormal."""
+    """Say where arithmetic does not meet a subnormal number, which may be rounded, or read as 0."""
     return (x == 0) | (x.abs() >= 2.0**-126)
 
 

@@ -381,3 +381,20 @@ def test_subnormal_numbers_stay_between_core_and_hull(flush):
     before = torch.where(touched, kept_subnormal(scaled), batch.logits)
     ids = before.argmax(-1)
     assert target_law(cold.logits, cold.requests()).admissible.gather(-1, ids[:, None]).all()
+
+
+@pytest.mark.parametrize(
+    ("logits", "params"),
+    [
+        ([0.0, 2.0**-127], {"temperature": 0.5, "top_k": 1}),
+        ([0.0, 2.0**-127], {"temperature": 0, "repetition_penalty": 0.5}),
+        ([2.0**-126, 2.0**-127], {"temperature": 0, "logit_bias": ((1, 2.0**-126),)}),
+        ([2.0**-126, 1.125 * 2.0**-126], {"temperature": 0, "frequency_penalty": 2.0**-129}),
+    ],
+)
+def test_arithmetic_that_reads_a_subnormal_number_as_0_is_right_too(logits, params):
+    # .. which gives [0, 0], [0, 0], [2^-126, 2^-126] and [2^-126, 1.125 2^-126]
+    request = Request(SamplingParams(**params), output=(1,))
+    law = target_law(torch.tensor([logits]), [request])
+    assert law.hull.tolist() == [[True, True]]
+    assert not law.core.all()
