@@ -162,7 +162,7 @@ class BatchSampler(Protocol):
     capabilities: Capabilities
 
     def sample(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Return int32 ids [num_tokens, 1] and logprobs."""
+        """Return int32 ids [num_tokens, 1] and logprobs, which later calls leave as they are."""
 
 
 @runtime_checkable
@@ -207,7 +207,10 @@ class Session(Protocol):
         """Forget a request."""
 
     def sample(self, ids: Sequence[int], logits: Tensor) -> SamplerOutput:
-        """Sample one id for each of `ids`; logits [len(ids), V]."""
+        """Sample one id for each of `ids`; logits [len(ids), V].
+
+        Later calls leave the result as it is.
+        """
 
     def accept(self, ids: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Append tokens to the requests' outputs (teacher forcing, accepted drafts)."""
