@@ -126,12 +126,23 @@ class _Stage:
         values: in float64: raw, or what the draw was made from.
         lawful: rows that have a law; of the others nothing is promised.
         sure: rows of which neither ties nor rounding leave open what the filters keep.
+        shifted: values of a row may have any sum in common, as log-probabilities have that go on as
+            logits.
 
     """
 
     values: Float64[np.ndarray, "rows vocab"]
     lawful: Bool[np.ndarray, " rows"]
     sure: Bool[np.ndarray, " rows"]
+    shifted: bool
+
+    def beside(self, row: int, columns: Columns) -> Float64[np.ndarray, " vocab"]:
+        """Return the values of a row, moved to those shown where any sum may be in them."""
+        values = self.values[row]
+        if not self.shifted or not len(columns.ids):
+            return values
+        there, here = columns.values[0], values[columns.ids[0]]
+        return values + (there - here) if np.isfinite([there, here]).all() else values
 
 
 def _stage(subject: OpenSubject, case: Case, mode: str) -> _Stage:
@@ -148,7 +159,9 @@ def _stage(subject: OpenSubject, case: Case, mode: str) -> _Stage:
     if mode.endswith("logprobs"):
         with np.errstate(invalid="ignore"):  # rows without a law
             values = values - logsumexp(values, axis=-1, keepdims=True)
-    return _Stage(values, lawful, sure)
+    space = subject.capabilities.semantics.filter_space
+    shifted = mode == "processed_logits" and space == "logprob"
+    return _Stage(values, lawful, sure, shifted)
 
 
 def _judge(
@@ -184,7 +197,7 @@ def _judge_values(
     confused: _Stage,
     mode: str,
 ) -> Iterator[Finding]:
-    found = [*judge_row(row, request.params, sampled, columns, shown.values[row])]
+    found = [*judge_row(row, request.params, sampled, columns, shown.beside(row, columns))]
     could_be = confused.lawful[row] and confused.sure[row]
     if (
         found
