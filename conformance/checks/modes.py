@@ -138,11 +138,13 @@ class _Stage:
 
     def beside(self, row: int, columns: Columns) -> Float64[np.ndarray, " vocab"]:
         """Return the values of a row, moved to those shown where any sum may be in them."""
-        values = self.values[row]
+        values: Float64[np.ndarray, " vocab"] = self.values[row]
         if not self.shifted or not len(columns.ids):
             return values
         there, here = columns.values[0], values[columns.ids[0]]
-        return values + (there - here) if np.isfinite([there, here]).all() else values
+        if np.isfinite([there, here]).all():
+            values = values + (there - here)
+        return values
 
 
 def _stage(subject: OpenSubject, case: Case, mode: str) -> _Stage:
