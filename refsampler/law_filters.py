@@ -84,10 +84,25 @@ def top_k(row: Row, kept: Kept, k: Int64[Tensor, " rows"], semantics: Semantics)
     above = ranking.surely_above(least).round()
     surely = ranking.back(before.round() < k[:, None], kept.hull)
     maybe = ranking.back(above < k[:, None], kept.hull)
+    faint = _faint(row, kept, k) if probabilities else torch.zeros_like(maybe)
+    surely, maybe = surely & ~faint, maybe | faint
     if not exactly:
         return kept.cut(surely, maybe)
     room = torch.minimum(ties.round(), k[:, None] - above)
-    return kept.cut_by_count(surely, maybe, ranking.count_of_class(kept, surely, maybe, room, room))
+    count = ranking.count_of_class(kept, surely, maybe, room, room)
+    return kept.cut_by_count(surely, maybe, torch.where(faint.any(-1), 0, count))
+
+
+def _faint(row: Row, kept: Kept, k: Int64[Tensor, " rows"]) -> Bool[Tensor, "rows vocab"]:
+    """Return the ids whose probabilities may all be 0 in float32, where top-k needs some of them.
+
+    Equal as probabilities, all of them may pass, and where only k do any of them may be left out.
+    """
+    behind = row.x - row.top(kept.hull)[:, None]
+    total = (kept.most() * behind.exp()).sum(-1, keepdim=True).log()
+    faint = kept.hull & (behind - total < _FLUSHED)
+    others = torch.where(faint, 0.0, kept.least()).sum(-1, keepdim=True).round()
+    return faint & (others < k[:, None]) & (k < row.x.shape[-1])[:, None]
 
 
 def _contenders(

@@ -76,8 +76,8 @@ class Semantics:
     or |lse| compare either way (2e-6 nats where those are 8), and shares of mass are never exact:
     a backend that takes the wrong one of two such logits, greedily or at the k-th place, or errs at
     a power of two in top-p, is not seen.  With `probability` top-k alone is blind, to 1e-6 (1 + M/4)
-    nats, M as in `TargetLaw`.  False alarms become fewer, never more: core and hull only move
-    apart, and nothing is charged to the bound of a run.
+    nats, M as in `TargetLaw`, and among ids whose probability is below 2^-125.  False alarms become
+    fewer, never more: core and hull only move apart, and nothing is charged to the bound of a run.
 
     """
 

@@ -61,6 +61,35 @@ def test_equal_logits_stay_equal(space):
     assert (ids(law.lumped), law.lump_count.item(), law.exact.item()) == ([0, 1], 1, True)
 
 
+def test_probabilities_of_0_are_equal_where_top_k_needs_some_of_them():
+    # e^-110 = 1.7e-48, and 1.4e-45 is the smallest float32
+    values = [110.0, 0.0, -1.0, -2.0, -torch.inf]
+    for space in ("logit", "logprob"):
+        assert ids(law_of(values, space, top_k=2).hull) == [0, 1]
+    for rest in ({}, {"top_k_ties": "exactly_k"}):
+        declared = Semantics(filter_space="probability", **rest)
+        law = law_of(values, "", semantics=declared, top_k=2)
+        assert (ids(law.core), ids(law.hull), ids(law.lumped)) == ([0], [0, 1, 2, 3], [])
+        assert ids(law_of(values, "", semantics=declared, top_k=1).hull) == [0]
+    joint = Semantics(top_p_mass="joint")
+    assert ids(law_of(values, "", semantics=joint, top_k=2).hull) == [0, 1, 2, 3]
+
+
+def test_probabilities_that_float32_holds_are_not_equal():
+    # e^-80 = 1.8e-35; all but one are needed, so that those of 0 are too
+    values = [80.0, 0.0, -1.0, -30.0, -31.0]
+    for k, hull, core in ((2, [0, 1], [0, 1]), (4, [0, 1, 2, 3, 4], [0, 1, 2])):
+        law = law_of(values, "probability", top_k=k)
+        assert (ids(law.hull), ids(law.core)) == (hull, core)
+
+
+def test_top_k_that_is_off_keeps_what_a_neighbour_that_asks_for_it_may_not():
+    declared = Semantics(filter_space="probability", order=(Step.TOP_K,))
+    asked = [Request(SamplingParams(top_k=k)) for k in (0, 2)]
+    law = target_law(torch.tensor([[110.0, 0.0, -1.0]] * 2), asked, declared)
+    assert law.core.tolist() == [[True, True, True], [True, False, False]]
+
+
 @pytest.mark.parametrize(
     ("gap", "allowed", "seen"),
     [
