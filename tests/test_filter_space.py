@@ -1,6 +1,7 @@
 """Filters on log-probabilities or probabilities: what float32 then cannot tell apart, and no more."""
 
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -66,8 +67,8 @@ def test_probabilities_of_0_are_equal_where_top_k_needs_some_of_them():
     values = [110.0, 0.0, -1.0, -2.0, -torch.inf]
     for space in ("logit", "logprob"):
         assert ids(law_of(values, space, top_k=2).hull) == [0, 1]
-    for rest in ({}, {"top_k_ties": "exactly_k"}):
-        declared = Semantics(filter_space="probability", **rest)
+    equals = Semantics(filter_space="probability")
+    for declared in (equals, replace(equals, top_k_ties="exactly_k")):
         law = law_of(values, "", semantics=declared, top_k=2)
         assert (ids(law.core), ids(law.hull), ids(law.lumped)) == ([0], [0, 1, 2, 3], [])
         assert ids(law_of(values, "", semantics=declared, top_k=1).hull) == [0]
