@@ -14,7 +14,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.audit.catches import Catch, Watch, catches, of_evidence
-from refsampler.conformance.audit.plans import Planner
+from refsampler.conformance.audit.plans import Planner, cases_of
 from refsampler.conformance.decisions import Decision
 from refsampler.conformance.faults.base import Fault, State, missing_here
 from refsampler.conformance.isolation import AskedSubject, Limits, guarded
@@ -204,11 +204,18 @@ class _Asking:
         )
 
     def _named(self, capabilities: Capabilities, watch: Watch) -> tuple[Plan, Outcome]:
-        """Ask about its clauses; in the full profile about the one that is broken by itself first."""
+        """Ask about its clauses.
+
+        In the full profile what takes no sequence of draws comes first; then what the clause that is
+        broken by itself is asked, which may take all of the time.
+        """
         clauses, until_named = self.fault.clauses, self.profile == NAMED_FIRST
+        about = (capabilities, self.profile, self.run_seed)
+        plans = [self.planner.named(*about, clauses)]
+        if until_named:
+            plans = [cases_of(plans[0]), self.planner.named(*about, clauses[:1]), *plans]
         left = self.limit_s
-        for some in dict.fromkeys((clauses[:1], clauses) if until_named else (clauses,)):
-            plan = self.planner.named(capabilities, self.profile, self.run_seed, some)
+        for plan in plans:
             self.tell(left)
             outcome = self._run(plan, watch, left, clauses if until_named else ())
             left = max(left - outcome.seconds, 0.0)

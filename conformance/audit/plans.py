@@ -21,8 +21,9 @@ from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.evidence.cells import RowLaw
 from refsampler.conformance.faults.base import Fault
 from refsampler.conformance.plan import Plan, PlannedCase, make_plan, reseeded
+from refsampler.conformance.sequential import Sequential
 
-__all__ = ["Planner"]
+__all__ = ["Planner", "cases_of"]
 
 
 class Planner:
@@ -148,3 +149,8 @@ def _nothing(row: RowLaw) -> FloatArray:
 
 def _encoded(capabilities: Capabilities) -> bytes:
     return msgspec.json.encode(capabilities, order="sorted")
+
+
+def cases_of(plan: Plan) -> Plan:
+    """Return the plan without laws, batches of many laws, tails and pairs."""
+    return replace(plan, laws=(), mixed=(), sequential=Sequential())
