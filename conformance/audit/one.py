@@ -106,7 +106,7 @@ def audit_fault(
 ) -> FaultResult:
     """Run the suite on one fault.
 
-    The checks of its clauses come first; in the full profile nothing follows if they caught it.
+    The checks of its clauses come first; in the full profile nothing follows once it is caught.
     Then, while time is left, every exact case of the profile, so that the verdict is that of a whole
     run: a clause may be blamed in another's place; then, if the right one was not, laws, tails and
     pairs of any clause.  Planning is not counted: plans serve many faults.
@@ -183,7 +183,8 @@ class _Asking:
         exact = _after(named, self.planner.exact(*about))
         left = max(self.limit_s - first.seconds, 0.0)
         self.tell(left)
-        second = self._run(exact, watch, left)
+        enough = self.fault.clauses if self.profile == NAMED_FIRST else ()
+        second = self._run(exact, watch, left, enough)
         decisions = (*of_evidence(first.decisions, exact), *second.decisions)
         complete = second.seconds < left
         found = self._judged(decisions, watch, (first, second), complete=complete, plan=named)
@@ -293,9 +294,13 @@ class _Asking:
 
 
 def _after(named: Plan, whole: Plan) -> Plan:
-    """Return the whole plan with the cases first that were asked already."""
+    """Return the whole plan with the cases first that were asked already.
+
+    Conversations, which may take thousands of calls, come after cases that take a few.
+    """
     asked = {(one.check.name, one.id) for one in named.cases}
-    rest = (one for one in whole.cases if (one.check.name, one.id) not in asked)
+    rest = [one for one in whole.cases if (one.check.name, one.id) not in asked]
+    rest.sort(key=lambda one: one.check.ask is not None)
     return replace(whole, cases=(*named.cases, *rest))
 
 
