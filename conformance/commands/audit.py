@@ -63,7 +63,7 @@ _CONTROL_RUNS: Final = 50
     show_default=True,
     help="With --fuzz: the audit that says what exact checks catch.",
 )
-@click.option("--controls", is_flag=True, help="Run the suite on right samplers (half an hour).")
+@click.option("--controls", is_flag=True, help="Run the suite on right samplers (an hour or more).")
 @click.option(
     "--control",
     default="*",
