@@ -45,10 +45,10 @@ class Wrong(NativeKernel):
             os._exit(3)
         if (HERE / "killed").exists():
             (HERE / "asked").touch()
-        ids = super().draw(logits, rows)
+        drawn = super().draw(logits, rows)
         if not (HERE / "right").exists():
-            ids[:1] = logits.shape[1]
-        return ids
+            drawn.ids[:1] = logits.shape[1]
+        return drawn
 """
 
 
