@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 from torch import Tensor
 
 __all__ = ["banned_last_ids", "encode_bad_words", "mask_bad_words"]
@@ -25,12 +25,16 @@ def mask_bad_words(
 
     """
     num_tokens, vocab_size = logits.shape
-    banned = [
-        banned_last_ids(bad_words[row], outputs[row]) if row in bad_words else frozenset()
-        for row in range(num_tokens)
+    # ids outside the vocabulary are no ids
+    cells = [
+        row * vocab_size + token
+        for row, words in bad_words.items()
+        if row < num_tokens
+        for token in banned_last_ids(words, outputs[row])
+        if 0 <= token < vocab_size
     ]
-    mask = torch.stack([_mask_of(ids, vocab_size, logits.device) for ids in banned])
-    return torch.where(mask, -torch.inf, logits)
+    banned = torch.tensor(cells, dtype=torch.int64, device=logits.device)
+    return logits.flatten().index_fill(0, banned, -torch.inf).reshape(num_tokens, vocab_size)
 
 
 def banned_last_ids(words: Sequence[Sequence[int]], output: Sequence[int]) -> frozenset[int]:
@@ -69,10 +73,3 @@ def encode_bad_words(
         if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
             encoded.append(spaced)
     return tuple(encoded)
-
-
-def _mask_of(ids: frozenset[int], vocab_size: int, device: torch.device) -> Bool[Tensor, " vocab"]:
-    """Return a row that is True at `ids`; ids outside the vocabulary are no ids."""
-    inside = [token for token in sorted(ids) if 0 <= token < vocab_size]
-    banned = torch.tensor(inside, dtype=torch.int64, device=device)
-    return torch.isin(torch.arange(vocab_size, device=device), banned)

@@ -7,7 +7,7 @@ values cut by count nobody knows which stay, only how many: they form the *tie c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -47,7 +47,7 @@ class Kept:
     def between(cls, core: Bool[Tensor, "rows vocab"], hull: Bool[Tensor, "rows vocab"]) -> Self:
         """Return survivors without a tie class."""
         nothing = torch.zeros_like(hull)
-        return cls(core, hull, nothing, nothing.sum(-1))
+        return cls(core, hull, nothing, hull.new_zeros(hull.shape[:-1], dtype=torch.int64))
 
     @property
     def known(self) -> Bool[Tensor, " rows"]:
@@ -71,8 +71,7 @@ class Kept:
 
         """
         stays = (surely | ~self.tied).all(-1)
-        return replace(
-            self,
+        return type(self)(
             core=self.core & surely,
             hull=self.hull & maybe,
             tied=self.tied & stays[:, None],
@@ -96,7 +95,7 @@ class Kept:
         """
         core, hull = self.core & surely, self.hull & maybe
         undecided = hull & ~core & (count > 0)[:, None]
-        return replace(self, core=core, hull=hull, tied=undecided, count=count)
+        return type(self)(core=core, hull=hull, tied=undecided, count=count)
 
     def dissolved(self) -> Self:
         """Return the same bounds without a tie class: its ids may survive, each on its own."""

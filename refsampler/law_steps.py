@@ -103,7 +103,7 @@ def _biased(row: Row, seen: Seen) -> Row:
     biases = [one.params.logit_bias for one in seen.requests]
     if not any(biases):
         return row
-    bias = torch.stack([_dense(one, row.x) for one in biases])
+    bias = _dense(biases, row.x)
     banned = row.masked(bias == -torch.inf)
     where = torch.isfinite(bias) & (bias != 0)
     return banned.changed(where, row.x + bias, bias, representable(row.x + bias))
@@ -169,9 +169,10 @@ def _counts(
     histories: Sequence[Sequence[int]], like: Float64[Tensor, "rows vocab"]
 ) -> Float64[Tensor, "rows vocab"]:
     """Count the ids of each row's history."""
-    vocab = like.shape[-1]
-    rows = [torch.tensor(ids, dtype=torch.int64).bincount(minlength=vocab) for ids in histories]
-    return torch.stack(rows).double().to(like.device)
+    rows, vocab = like.shape
+    cells = [row * vocab + token for row, ids in enumerate(histories) for token in ids]
+    counted = torch.tensor(cells, dtype=torch.int64).bincount(minlength=rows * vocab)
+    return counted.reshape(rows, vocab).double().to(like.device)
 
 
 def _mask(
@@ -182,12 +183,15 @@ def _mask(
 
 
 def _dense(
-    pairs: Sequence[tuple[int, float]], like: Float64[Tensor, "rows vocab"]
-) -> Float64[Tensor, " vocab"]:
-    """Return float32 values at their ids and 0 elsewhere."""
-    ids = torch.tensor([token for token, _ in pairs], dtype=torch.int64, device=like.device)
-    values = torch.tensor([value for _, value in pairs], dtype=torch.float32, device=like.device)
-    return torch.zeros_like(like[0]).scatter(0, ids, values.double())
+    pairs: Sequence[Sequence[tuple[int, float]]], like: Float64[Tensor, "rows vocab"]
+) -> Float64[Tensor, "rows vocab"]:
+    """Return each row's float32 values at their ids and 0 elsewhere."""
+    rows, vocab = like.shape
+    cells = [row * vocab + token for row, own in enumerate(pairs) for token, _ in own]
+    values = [value for own in pairs for _, value in own]
+    where = torch.tensor(cells, dtype=torch.int64, device=like.device)
+    what = torch.tensor(values, dtype=torch.float32, device=like.device).double()
+    return torch.zeros_like(like).flatten().scatter(0, where, what).reshape(rows, vocab)
 
 
 _ACTIONS: Mapping[Step, Callable[[Row, Seen], Row]] = {

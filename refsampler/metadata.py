@@ -141,16 +141,15 @@ class SamplingMetadata:
         `outputs` replaces the requests' own: live lists of a persistent batch.
         """
         params = [request.params for request in requests]
+        greedy = [one.greedy for one in params]
         penalised = any(one.penalised for one in params)
-        worded = {i: one.bad_words_token_ids for i, one in enumerate(params)}
-        listed = {i: one.logprob_token_ids for i, one in enumerate(params) if one.logprob_token_ids}
-        all_greedy = all(one.greedy for one in params)
+        rows = list(enumerate(params))
 
         floats = partial(torch.tensor, dtype=torch.float32, device=device)
         return cls(
-            temperature=None if all_greedy else floats(_temperatures(params)),
-            all_greedy=all_greedy,
-            all_random=not any(one.greedy for one in params),
+            temperature=None if all(greedy) else floats(_temperatures(params)),
+            all_greedy=all(greedy),
+            all_random=not any(greedy),
             top_p=floats([p.top_p for p in params]) if any(p.top_p < 1 for p in params) else None,
             top_k=_top_k(params, vocab_size, device),
             generators=generators,
@@ -162,9 +161,14 @@ class SamplingMetadata:
             repetition_penalties=floats([one.repetition_penalty for one in params]),
             output_token_ids=outputs,
             allowed_token_ids_mask=_forbidden(params, vocab_size, device),
-            bad_words_token_ids={row: words for row, words in worded.items() if words},
+            bad_words_token_ids={
+                row: one.bad_words_token_ids for row, one in rows if one.bad_words_token_ids
+            },
             logitsprocs=logitsprocs,
-            logprob_token_ids=listed or None,
+            logprob_token_ids={
+                row: one.logprob_token_ids for row, one in rows if one.logprob_token_ids
+            }
+            or None,
             spec_token_ids=_drafts(requests),
             thinking_budget_state_holder=thinking,
             steps=steps,
@@ -228,15 +232,15 @@ def _forbidden(
     """Return True where an id is forbidden; rows without a list forbid nothing."""
     if all(one.allowed_token_ids is None for one in params):
         return None
-    ids = torch.arange(vocab_size, device=device)
-    return torch.stack(
-        [
-            torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            if one.allowed_token_ids is None
-            else ~torch.isin(ids, torch.tensor(one.allowed_token_ids, device=device))
-            for one in params
-        ]
-    )
+    limited = torch.tensor([one.allowed_token_ids is not None for one in params], device=device)
+    allowed = [
+        row * vocab_size + token
+        for row, one in enumerate(params)
+        for token in one.allowed_token_ids or ()
+    ]
+    cells = torch.tensor(allowed, dtype=torch.int64, device=device)
+    forbidden = limited.repeat_interleave(vocab_size).index_fill(0, cells, False)
+    return forbidden.reshape(len(params), vocab_size)
 
 
 def _drafts(requests: Sequence[Request]) -> Sequence[Sequence[int]] | None:

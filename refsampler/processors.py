@@ -94,11 +94,12 @@ def follow_rows(
         return state
     rows = {row: kept for row, kept in state.items() if row not in update.removed}
     for request in update.added:
-        # the row may still hold a request that was replaced without being removed
-        rows.pop(request.row, None)
         admitted = admit(request)
         if admitted is not None:
             rows[request.row] = admitted
+        elif rows:
+            # the row may still hold a request that was replaced without being removed
+            rows.pop(request.row, None)
     for source, target, direction in update.moved:
         going, coming = rows.pop(source, None), rows.pop(target, None)
         if going is not None:
@@ -224,9 +225,10 @@ class MinP(LogitsProcessor):
         if batch_update is None:
             return
         self._by_row = follow_rows(self._by_row, batch_update, _min_p_of)
-        values = [self._by_row.get(row, 0.0) for row in range(batch_update.batch_size)]
-        tensor = torch.tensor(values, dtype=torch.float32, device=self.device)
-        self.min_p = tensor if self._by_row else None
+        self.min_p = None
+        if self._by_row:
+            values = [self._by_row.get(row, 0.0) for row in range(batch_update.batch_size)]
+            self.min_p = torch.tensor(values, dtype=torch.float32, device=self.device)
 
     def apply(
         self, logits: Float32[Tensor, "num_tokens vocab"]
@@ -280,10 +282,11 @@ class LogitsProcessors:
             ValueError: speculative decoding or a processor refuses a request.
 
         """
+        processors = (*self.non_argmax_invariant, *self.argmax_invariant)
         for one in params:
             if self.speculative:
                 _refuse_with_drafts(one)
-            for processor in (*self.non_argmax_invariant, *self.argmax_invariant):
+            for processor in processors:
                 processor.validate_params(one)
 
     def update_state(self, update: BatchUpdate | None) -> None:

@@ -87,6 +87,8 @@ def check_ids(field: str, ids: Sequence[int], lowest: int, vocab_size: int) -> N
         ParameterTypeError: names the field and the first id that is no integer.
 
     """
+    if not ids:
+        return
     allowed = f"ids from {lowest} to {vocab_size - 1}"
     for token in ids:
         if not lowest <= _integer(field, token, allowed) < vocab_size:
