@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 import msgspec
@@ -73,7 +73,7 @@ class SessionStep:
     removed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """One input of the suite.
 
@@ -125,9 +125,9 @@ class Case:
             msg = f"calls = {self.calls} is refused: allowed is at least 1"
             raise ValueError(msg)
 
-    @property
+    @cached_property
     def id(self) -> CaseId:
-        """First 12 hex digits of the sha256 of the canonical JSON."""
+        """First 12 hex digits of the sha256 of the canonical JSON; written once, as it is long."""
         return id_of(encode_case(self))
 
     def build_logits(self, device: str = "cpu") -> Tensor:
@@ -174,24 +174,37 @@ def decode_case(document: bytes | str) -> Case:
 def _written(value: Any) -> str:
     """Return JSON: dataclasses as objects without their defaults, tuples as lists."""
     if isinstance(value, (tuple, list)):
+        # most of a case are ids, for which the encoder is ten times slower
+        if {type(item) for item in value} == {int}:
+            return f"[{','.join(map(str, value))}]"
         # rows that are alike are often one object, which is written once
-        texts = {key: _written(item) for key, item in {id(one): one for one in value}.items()}
+        distinct = {id(item): item for item in value}
+        if len(distinct) == len(value):
+            return f"[{','.join(map(_written, value))}]"
+        texts = {key: _written(item) for key, item in distinct.items()}
         return f"[{','.join([texts[id(item)] for item in value])}]"
-    if is_dataclass(value) and not isinstance(value, type):
-        told = [
-            f'"{name}":{_written(own)}'
-            for name, default in _defaults(type(value)).items()
-            if (own := getattr(value, name)) != default
-        ]
-        return f"{{{','.join(told)}}}"
     plain = _canonical(value) if isinstance(value, float) else value
-    # most of a case are ids, for which the encoder is ten times slower
-    return str(plain) if type(plain) is int else _JSON.encode(plain)
+    if type(plain) is int:
+        return str(plain)
+    defaults = _defaults(value.__class__)
+    if defaults is None:
+        return _JSON.encode(plain)
+    told = [
+        f'"{name}":{_written(own)}'
+        for name, default in defaults.items()
+        if (own := getattr(value, name)) != default
+    ]
+    return f"{{{','.join(told)}}}"
 
 
 @cache
-def _defaults(kind: type[Any]) -> Mapping[str, Any]:
-    """Return the defaults of a dataclass's fields, MISSING where there is none, in order of name."""
+def _defaults(kind: type[Any]) -> Mapping[str, Any] | None:
+    """Return the defaults of a dataclass's fields, MISSING where there is none, in order of name.
+
+    None: it is no dataclass.
+    """
+    if not is_dataclass(kind):
+        return None
     return {one.name: one.default for one in sorted(fields(kind), key=lambda one: one.name)}
 
 

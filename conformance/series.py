@@ -72,7 +72,7 @@ class SeriesSubject(OpenSubject):
 
         """
         logits, metadata = self._replicate(case, rows)
-        seed = derived_seed(self.run_seed, self._id(case), "series", later)
+        seed = derived_seed(self.run_seed, case.id, "series", later)
         # an engine seeds generators of its own: with torch's seed they would rightly be the same
         own = derived_seed(seed, "session")
         with self._seeded(seed), self._source(case.requests * rows, logits, metadata, own) as draw:
@@ -123,7 +123,7 @@ class SeriesSubject(OpenSubject):
 
         """
         (asked,) = case.requests
-        seed = self.run_seed + derived_seed(self._id(case), "own")
+        seed = self.run_seed + derived_seed(case.id, "own")
         seeds = range(seed, seed + rows) if explicit else [None] * rows
         requests = tuple(replace(asked, params=replace(asked.params, seed=one)) for one in seeds)
         return self.steps(case, calls, seed, requests)
@@ -136,7 +136,7 @@ class SeriesSubject(OpenSubject):
 
         """
         logits, metadata = self._replicate(case, rows)
-        seed = derived_seed(self.run_seed, self._id(case), "threads")
+        seed = derived_seed(self.run_seed, case.id, "threads")
         start = Barrier(2, timeout=_PATIENCE_S)
 
         def work(thread: int) -> Int64[np.ndarray, "calls rows"]:

@@ -31,6 +31,7 @@ from refsampler.backends.protocol import (
 )
 from refsampler.backends.stdio.wire import WireFault
 from refsampler.conformance.answers import read_drawn, read_output
+from refsampler.conformance.built import BuiltLogits
 from refsampler.conformance.case import Case, Layout, lay_out
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
@@ -120,8 +121,7 @@ class OpenSubject:
         self.run_seed = run_seed
         self.capabilities: Capabilities = backend.capabilities
         self._replicated: tuple[tuple[str, int], Tensor, SamplingMetadata] | None = None
-        self._named: tuple[Case, str] | None = None
-        self._built: tuple[Case, Tensor] | None = None
+        self._built: BuiltLogits | None = None
         self._session: tuple[tuple[str, int], Session, Tensor] | None = None
 
     def sample(self, case: Case, call: int, key: str) -> Draw:
@@ -155,7 +155,7 @@ class OpenSubject:
             SubjectError: the backend raised, or gave no ids.
 
         """
-        seed = derived_seed(self.run_seed, self._id(case), "law", call)
+        seed = derived_seed(self.run_seed, case.id, "law", call)
         if self.capabilities.level == 3:
             with self._seeded(seed):
                 return self._from_long_session(case, rows, seed, first=call == 0)
@@ -177,21 +177,16 @@ class OpenSubject:
         with self._seeded(seed):
             return self._from_metadata(logits, metadata, Layout.CONTIGUOUS, watch=False)
 
-    def _id(self, case: Case) -> str:
-        """Return the case's id, which is a hash, and remember it from call to call."""
-        if self._named is None or self._named[0] is not case:
-            self._named = (case, case.id)
-        return self._named[1]
-
     def _logits(self, case: Case) -> Tensor:
-        """Return a fresh copy of the case's logits, which are built once for all of its calls."""
-        if self._built is None or self._built[0] is not case:
-            self._built = (case, case.logits.build(case.dtype.torch))
-        return lay_out(self._built[1].clone(), case.layout).to(self.capabilities.device)
+        """Return a fresh copy of the case's logits; rows of the case before are not built again."""
+        before = self._built
+        if before is None or not before.holds(case):
+            before = self._built = BuiltLogits.of(case)
+        return lay_out(before.rows(case), case.layout).to(self.capabilities.device)
 
     def _replicate(self, case: Case, rows: int) -> tuple[Tensor, SamplingMetadata]:
         """Return the case's row `rows` times, kept from call to call."""
-        key = (self._id(case), rows)
+        key = (case.id, rows)
         if self._replicated is None or self._replicated[0] != key:
             one = case.build_logits(self.capabilities.device)
             metadata = SamplingMetadata.from_requests(
@@ -251,13 +246,13 @@ class OpenSubject:
         assert isinstance(self.backend, Engine)
         count = min(rows, _LONG_LIVED)
         try:
-            if first or self._session is None or self._session[0] != (self._id(case), count):
+            if first or self._session is None or self._session[0] != (case.id, count):
                 self._close_session()
                 session = self.backend.open(case.logits.vocab, seed)
                 for row, request in enumerate(case.requests * count):
                     session.add(row, request)
                 logits = case.build_logits(self.capabilities.device).expand(count, -1)
-                self._session = ((self._id(case), count), session, logits.contiguous())
+                self._session = ((case.id, count), session, logits.contiguous())
             _, session, logits = self._session
             steps = range(-(-rows // count))
             outputs = [session.sample(range(count), logits.clone()) for _ in steps]

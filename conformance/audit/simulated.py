@@ -109,7 +109,7 @@ class SimulatedSubject(OpenSubject):
 
     def sample_many(self, case: Case, rows: int, call: int) -> Int64[np.ndarray, " rows"]:
         """Draw as `OpenSubject.sample_many` does; of a planned law or tail, simulate the ids."""
-        if self._id(case) not in self._one_law:
+        if case.id not in self._one_law:
             return super().sample_many(case, rows, call)
         self.simulated += rows
         return inverse_cdf(self._own(case)[0], self._uniforms(case, call, rows))
@@ -125,10 +125,10 @@ class SimulatedSubject(OpenSubject):
 
     def _own(self, case: Case) -> Float64[np.ndarray, "rows vocab"]:
         assert isinstance(self.backend, RightKernel)
-        return self._laws.of(self._name, self.backend, case, self._id(case))
+        return self._laws.of(self._name, self.backend, case, case.id)
 
     def _uniforms(self, case: Case, call: int, count: int) -> Float64[np.ndarray, " count"]:
-        seed = derived_seed(self.run_seed, self._name, self._id(case), "simulated", call)
+        seed = derived_seed(self.run_seed, self._name, case.id, "simulated", call)
         return np.random.default_rng(seed).random(count)
 
 
