@@ -93,24 +93,26 @@ def _judge_laws(trial: Trial, arrangement: Arrangement, *, rearranged: bool) -> 
     if not arrangement.draws or not case.requests:
         return
     ids = np.stack([draw.ids for draw in arrangement.draws])
-    seeded = np.array([request.params.seed is not None for request in case.requests])
+    inside = (ids >= 0) & (ids < case.logits.vocab)
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for row, (kind, request) in enumerate(
+        zip(expected.kind_of.tolist(), case.requests, strict=True)
+    ):
+        alike.setdefault((kind, request.params.seed is not None), []).append(row)
     blamed = 0
-    for kind, law in enumerate(expected.distinct):
+    for (kind, seeded), rows in sorted(alike.items()):
+        law = expected.distinct[kind]
         if not law.valid or blamed >= _BLAMED_ROWS:
             continue
-        alike = expected.kind_of == kind
-        for fresh in (True, False):
-            rows = np.flatnonzero(alike & (seeded != fresh))
-            drawn = ids[:, rows].ravel()
-            drawn = drawn[(drawn >= 0) & (drawn < case.logits.vocab)]
-            if not len(drawn):
-                continue
-            counts = np.bincount(drawn, minlength=case.logits.vocab)
-            near = trial.kind is not Kind.EXACT
-            seen = Seen(counts, fresh=fresh, near_certain=near, certain=trial.certain)
-            if not seen.fits(law):
-                blamed += 1
-                yield from _blame(trial, arrangement, int(rows[0]), seen, law, rearranged)
+        drawn = ids[:, rows][inside[:, rows]]
+        if not len(drawn):
+            continue
+        counts = np.bincount(drawn, minlength=case.logits.vocab)
+        near = trial.kind is not Kind.EXACT
+        seen = Seen(counts, fresh=not seeded, near_certain=near, certain=trial.certain)
+        if not seen.fits(law):
+            blamed += 1
+            yield from _blame(trial, arrangement, rows[0], seen, law, rearranged)
 
 
 def _judge_kept(trial: Trial, arrangement: Arrangement) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import Phase
 
-from refsampler.conformance.case import Case
+from refsampler.conformance.case import Case, CaseId
 from refsampler.conformance.caserun import judge_case
 from refsampler.conformance.checks.base import CERTAIN, Check, Kind
 from refsampler.conformance.checks.expected import Expected
@@ -128,7 +128,7 @@ class _Run:
         self.progress = Progress(possible)
         self.channel: Channel
         self.started = self.waiting = time.monotonic()
-        self._asked: set[int] = set()
+        self._asked: set[CaseId] = set()
         self._charged, self._most = 0.0, share * NEAR_CERTAIN
 
     def affords(self, check: Check) -> bool:
@@ -139,8 +139,8 @@ class _Run:
         """Ask and judge a batch; each once."""
         now = time.monotonic()
         self.progress.generating += now - self.waiting
-        if not self.stop(self.progress) and hash(case) not in self._asked:
-            self._asked.add(hash(case))
+        if not self.stop(self.progress) and case.id not in self._asked:
+            self._asked.add(case.id)
             self._judge(case)
         self.waiting = time.monotonic()
 

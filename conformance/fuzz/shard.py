@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 
+from refsampler.conformance.collector import rare_collections
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.fuzz.found import Found, FoundBook
 from refsampler.conformance.fuzz.law import LawEvidence
@@ -180,6 +181,7 @@ def fuzz_shard(
     shard.folder.mkdir(parents=True, exist_ok=True)
     with (
         one_thread(),
+        rare_collections(),
         guarded(shard.spec, shard.run_seed, isolate=shard.isolate, limits=shard.limits) as subject,
         ReportWriter((shard.folder / REPORT).open("wb"), copy) as writer,
     ):
