@@ -247,11 +247,19 @@ def _planned_cases(
             if not owned & {*case.clauses}:
                 continue
             arrangements = check.arrange(case)
+            if any(_too_large(one, capabilities) for one in arrangements):
+                continue
             rows = sum(len(one.requests) for one in arrangements)
             draws = rows * case.calls
             charge = draw_charge(draws) if check.kind is Kind.NEAR_CERTAIN else 0.0
             document = encode_case(case)
             yield PlannedCase(check, case, id_of(document), document, draws, charge)
+
+
+def _too_large(case: Case, capabilities: Capabilities) -> bool:
+    """Whether a call of the case has more logits than the backend takes."""
+    rows = max((len(step.ids) for step in case.steps), default=len(case.requests))
+    return rows * case.logits.vocab > (capabilities.max_elements or math.inf)
 
 
 def _planned_laws(

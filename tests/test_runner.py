@@ -304,6 +304,31 @@ def test_the_plan_stays_inside_its_promise(plan):
     assert {"temperature -1 %", "temperature +1 %", "greedy mixture +1 %"} <= seen
 
 
+def test_no_call_has_more_logits_than_the_backend_takes():
+    most = 2**18
+
+    class Narrow(NativeKernel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.capabilities = replace(self.capabilities, max_elements=most)
+
+        def draw(self, logits, rows):
+            assert logits.numel() <= most, f"{tuple(logits.shape)}"
+            return super().draw(logits, rows)
+
+    kernel = Narrow()
+    whole = make_plan(NativeKernel().capabilities, glob="relabel.*", run_seed=5, evidence=False)
+    plan = make_plan(kernel.capabilities, glob="relabel.*", run_seed=5, evidence=False)
+
+    subject = OpenSubject(kernel, 5)
+    found = [
+        one for each in plan.cases for one in judge_case(subject, each.check, each.case).findings
+    ]
+
+    assert 0 < len(plan.cases) < len(whole.cases)
+    assert found == []
+
+
 def test_dtypes_that_are_not_declared_are_not_asked():
     plain = replace(
         RightKernel.capabilities, dtypes=frozenset({DType.FLOAT32}), features=frozenset()
