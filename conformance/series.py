@@ -21,6 +21,7 @@ from torch import Tensor
 
 from refsampler.backends.protocol import Engine, Feature
 from refsampler.conformance.case import Case, Layout
+from refsampler.conformance.closing import closed_after
 from refsampler.conformance.subject import OpenSubject, SubjectError, derived_seed
 from refsampler.metadata import SamplingMetadata
 from refsampler.request import Request
@@ -204,21 +205,21 @@ class SeriesSubject(OpenSubject):
         assert isinstance(self.backend, Engine)
         seeded = any(request.params.seed is not None for request in requests)
         with _blamed():
-            session = self.backend.open(logits.shape[1], seed)
-            for row, request in enumerate(requests):
-                session.add(row, request)
-
-        def from_session() -> Int64[np.ndarray, " rows"]:
+            opened = self.backend.open(logits.shape[1], seed)
+        with closed_after(opened, _blamed) as session:
             with _blamed():
-                output: SamplerOutput = session.sample(range(len(logits)), logits.clone())
-                ids = output.sampled_token_ids.reshape(-1).cpu().numpy().astype(np.int64)
-                if seeded and len(ids) == len(requests):
-                    session.accept(range(len(ids)), [[one] for one in ids.tolist()])
-            return _whole(ids, len(logits))
+                for row, request in enumerate(requests):
+                    session.add(row, request)
 
-        yield from_session
-        with _blamed():
-            session.close()
+            def from_session() -> Int64[np.ndarray, " rows"]:
+                with _blamed():
+                    output: SamplerOutput = session.sample(range(len(logits)), logits.clone())
+                    ids = output.sampled_token_ids.reshape(-1).cpu().numpy().astype(np.int64)
+                    if seeded and len(ids) == len(requests):
+                        session.accept(range(len(ids)), [[one] for one in ids.tolist()])
+                return _whole(ids, len(logits))
+
+            yield from_session
 
 
 @contextmanager

@@ -14,10 +14,19 @@ from refsampler.backends.protocol import Engine, Session
 from refsampler.backends.stdio.wire import WireFault
 from refsampler.conformance.answers import read_output
 from refsampler.conformance.case import Case
+from refsampler.conformance.closing import closed_after
 from refsampler.conformance.subject import Draw, OpenSubject, SubjectError, derived_seed, seeded
 from refsampler.request import Request
 
-__all__ = ["asking", "drive", "opened", "sample_fresh", "sample_step", "step_cases"]
+__all__ = [
+    "asking",
+    "drive",
+    "open_session",
+    "opened",
+    "sample_fresh",
+    "sample_step",
+    "step_cases",
+]
 
 
 @contextmanager
@@ -31,8 +40,8 @@ def asking() -> Iterator[None]:
         raise SubjectError(f"{type(error).__name__}: {error}") from error
 
 
-def opened(subject: OpenSubject, vocab: int, seed: int) -> Session:
-    """Open a session.
+def open_session(subject: OpenSubject, vocab: int, seed: int) -> Session:
+    """Open a session, which the caller closes.
 
     Raises:
         SubjectError: the backend raised.
@@ -41,6 +50,18 @@ def opened(subject: OpenSubject, vocab: int, seed: int) -> Session:
     assert isinstance(subject.backend, Engine)
     with asking():
         return subject.backend.open(vocab, seed)
+
+
+@contextmanager
+def opened(subject: OpenSubject, vocab: int, seed: int) -> Iterator[Session]:
+    """Open a session that is closed at the end.
+
+    Raises:
+        SubjectError: the backend raised.
+
+    """
+    with closed_after(open_session(subject, vocab, seed), asking) as session:
+        yield session
 
 
 def step_cases(case: Case) -> tuple[Case, ...]:
@@ -72,24 +93,22 @@ def drive(
     """
     draws = []
     known: dict[int, Request] = {}
-    session = opened(subject, case.logits.vocab, seed)
-    for step, part in zip(case.steps, step_cases(case), strict=True):
-        rows = [row for row, name in enumerate(step.ids) if only in (None, name)]
-        asked = {step.ids[row]: part.requests[row] for row in rows}
-        with asking():
-            for name, request in asked.items():
-                _catch_up(session, name, known.get(name), request, left=name in step.removed)
-            for name in step.removed:
-                if known.pop(name, None) is not None:
-                    session.remove(name)
-            for name, request in asked.items():
-                if name not in known:
-                    session.add(name, request)
-        known |= asked
-        if rows:
-            draws.append(sample_step(subject, session, part, tuple(asked), rows))
-    with asking():
-        session.close()
+    with opened(subject, case.logits.vocab, seed) as session:
+        for step, part in zip(case.steps, step_cases(case), strict=True):
+            rows = [row for row, name in enumerate(step.ids) if only in (None, name)]
+            asked = {step.ids[row]: part.requests[row] for row in rows}
+            with asking():
+                for name, request in asked.items():
+                    _catch_up(session, name, known.get(name), request, left=name in step.removed)
+                for name in step.removed:
+                    if known.pop(name, None) is not None:
+                        session.remove(name)
+                for name, request in asked.items():
+                    if name not in known:
+                        session.add(name, request)
+            known |= asked
+            if rows:
+                draws.append(sample_step(subject, session, part, tuple(asked), rows))
     return tuple(draws)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -33,6 +33,7 @@ from refsampler.backends.stdio.wire import WireFault
 from refsampler.conformance.answers import read_drawn, read_output
 from refsampler.conformance.built import BuiltLogits
 from refsampler.conformance.case import Case, Layout, lay_out
+from refsampler.conformance.closing import closed_after
 from refsampler.metadata import SamplingMetadata
 from refsampler.params import GREEDY_EPSILON
 from refsampler.request import Request
@@ -226,11 +227,11 @@ class OpenSubject:
         assert isinstance(self.backend, Engine)
         before = logits.clone()
         try:
-            session = self.backend.open(logits.shape[1], seed)
-            for row, request in enumerate(requests):
-                session.add(row, request)
-            output = session.sample(range(len(requests)), logits)
-            session.close()
+            opened = self.backend.open(logits.shape[1], seed)
+            with closed_after(opened, nullcontext) as session:
+                for row, request in enumerate(requests):
+                    session.add(row, request)
+                output = session.sample(range(len(requests)), logits)
         except (Exception, SystemExit) as error:
             raise _raised(error) from error
         read = read_output(output, *logits.shape)
@@ -249,15 +250,16 @@ class OpenSubject:
             if first or self._session is None or self._session[0] != (case.id, count):
                 self._close_session()
                 session = self.backend.open(case.logits.vocab, seed)
-                for row, request in enumerate(case.requests * count):
-                    session.add(row, request)
                 logits = case.build_logits(self.capabilities.device).expand(count, -1)
                 self._session = ((case.id, count), session, logits.contiguous())
+                for row, request in enumerate(case.requests * count):
+                    session.add(row, request)
             _, session, logits = self._session
             steps = range(-(-rows // count))
             outputs = [session.sample(range(count), logits.clone()) for _ in steps]
         except (Exception, SystemExit) as error:
-            self._session = None
+            with suppress(Exception, SystemExit):
+                self._close_session()
             raise _raised(error) from error
         answers = [read_output(output, *logits.shape) for output in outputs]
         for read in answers:

@@ -61,28 +61,28 @@ def sample_steps(
         found.append(read_output(output, *shapes[place]).ids)
         return found[place]
 
+    def all_read() -> tuple[_Ids, ...]:
+        if known is None:
+            return tuple(found)
+        pairs = zip(outputs, shapes, strict=True)
+        return tuple(read_output(output, *shape).ids for output, shape in pairs)
+
     logits = [step.build_logits(device) for step in steps]
     if subject.capabilities.level == 3:
-        session = opened(subject, steps[0].logits.vocab, seed)
-        with asking(), seeded(seed, device):
-            for name, request in zip(names[0], steps[0].requests, strict=True):
-                session.add(name, request)
-            for x, ids in zip(logits, names, strict=True):
-                tokens = took(session.sample(ids, x))
-                session.accept(ids, [[token] for token in tokens.tolist()])
-    else:
-        assert isinstance(subject.backend, BatchSampler)
-        batches = [
-            SamplingMetadata.from_requests(step.requests, step.logits.vocab, device=device)
-            for step in steps
-        ]
-        with asking(), seeded(seed, device):
-            for x, metadata in zip(logits, batches, strict=True):
-                took(subject.backend.sample(x, metadata))
-    if known is not None:
-        pairs = zip(outputs, shapes, strict=True)
-        found = [read_output(output, *shape).ids for output, shape in pairs]
-    if subject.capabilities.level == 3:
-        with asking():
-            session.close()
-    return tuple(found)
+        with opened(subject, steps[0].logits.vocab, seed) as session:
+            with asking(), seeded(seed, device):
+                for name, request in zip(names[0], steps[0].requests, strict=True):
+                    session.add(name, request)
+                for x, ids in zip(logits, names, strict=True):
+                    tokens = took(session.sample(ids, x))
+                    session.accept(ids, [[token] for token in tokens.tolist()])
+            return all_read()
+    assert isinstance(subject.backend, BatchSampler)
+    batches = [
+        SamplingMetadata.from_requests(step.requests, step.logits.vocab, device=device)
+        for step in steps
+    ]
+    with asking(), seeded(seed, device):
+        for x, metadata in zip(logits, batches, strict=True):
+            took(subject.backend.sample(x, metadata))
+    return all_read()

@@ -24,6 +24,7 @@ from refsampler.backends.protocol import (
     Verifier,
 )
 from refsampler.conformance.case import Case
+from refsampler.conformance.closing import closed_after
 from refsampler.conformance.subject import OpenSubject, SubjectError, seeded
 from refsampler.metadata import SamplingMetadata, generators_of
 from refsampler.processors import LogitsProcessor
@@ -259,12 +260,12 @@ def _session(
     """Open a session that runs the requests, without their drafts."""
     engine = cast("Engine", subject.backend)
     with _raised():
-        session = cast("SpeculativeSession", engine.open(vocab, seed))
-        for row, one in enumerate(requests):
-            session.add(row, replace(one, drafts=()))
-    yield session
-    with _raised():
-        session.close()
+        opened = cast("SpeculativeSession", engine.open(vocab, seed))
+    with closed_after(opened, _raised) as session:
+        with _raised():
+            for row, one in enumerate(requests):
+                session.add(row, replace(one, drafts=()))
+        yield session
 
 
 def _verified(subject: OpenSubject, step: Step, metadata: SamplingMetadata) -> Verified:

@@ -123,7 +123,11 @@ def _cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
     """Let every bad request knock at a running session; look at the good ones after each."""
-    session = opened(subject, _V, derived_seed(subject.run_seed, case.id))
+    with opened(subject, _V, derived_seed(subject.run_seed, case.id)) as session:
+        return _ask_in(subject, case, session)
+
+
+def _ask_in(subject: OpenSubject, case: Case, session: Session) -> Asked:
     with asking():
         for name, request in enumerate(case.requests):
             session.add(name, request)

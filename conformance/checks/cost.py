@@ -72,21 +72,22 @@ def _in_batches(subject: OpenSubject, case: Case) -> list[float]:
 
 def _in_session(subject: OpenSubject, case: Case) -> list[float]:
     """Time steps of one session in which both kinds of requests live."""
-    session = opened(subject, case.logits.vocab, derived_seed(subject.run_seed, case.id))
-    with asking():
-        for name, one in enumerate(case.requests):
-            session.add(name, one)
     best = [float("inf")] * 2
-    for turn in range(2 * _TIMES):
-        half = turn % 2
-        rows = list(range(half * _ROWS, half * _ROWS + _ROWS))
-        # once more than timed: the first step moves the other half out
-        sample_step(subject, session, case, tuple(rows), rows)
-        logits = case.build_logits(subject.capabilities.device)[rows]
-        started = time.perf_counter()
+    seed = derived_seed(subject.run_seed, case.id)
+    with opened(subject, case.logits.vocab, seed) as session:
         with asking():
-            session.sample(rows, logits).sampled_token_ids.tolist()
-        best[half] = min(best[half], time.perf_counter() - started)
+            for name, one in enumerate(case.requests):
+                session.add(name, one)
+        for turn in range(2 * _TIMES):
+            half = turn % 2
+            rows = list(range(half * _ROWS, half * _ROWS + _ROWS))
+            # once more than timed: the first step moves the other half out
+            sample_step(subject, session, case, tuple(rows), rows)
+            logits = case.build_logits(subject.capabilities.device)[rows]
+            started = time.perf_counter()
+            with asking():
+                session.sample(rows, logits).sampled_token_ids.tolist()
+            best[half] = min(best[half], time.perf_counter() - started)
     return best
 
 

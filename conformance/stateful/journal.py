@@ -12,7 +12,7 @@ import torch
 from refsampler.backends.protocol import DType, Session, SpeculativeSession
 from refsampler.conformance.case import Case
 from refsampler.conformance.designed.drafted import Drafted, steps_case
-from refsampler.conformance.sessions import asking, opened, sample_step
+from refsampler.conformance.sessions import asking, open_session, sample_step
 from refsampler.conformance.subject import Draw, OpenSubject
 from refsampler.conformance.verifying import Answer, Step, read_verified, step_of
 from refsampler.request import Request
@@ -107,7 +107,7 @@ class Player:
         reseeded: tuple[int, int] | None = None,
     ) -> None:
         self._subject, self._only, self._reseeded = subject, only, reseeded
-        self._session: Session = opened(subject, vocab, seed)
+        self._session: Session = open_session(subject, vocab, seed)
         self.draw: Draw | None = None
         self.answer: Answer | None = None
 

@@ -7,6 +7,7 @@ parameters, its history and the logits of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -127,9 +128,8 @@ def _last_ids(
 ) -> tuple[int, ...]:
     """Hold the journal again; return what the request emitted at its end."""
     session_seed = 1 if only is None else 2
-    player = Player(subject, vocab, session_seed, only=only, reseeded=(name, seed))
-    ids = [player.play(call) for call in journal][-1]
-    player.close()
+    with closing(Player(subject, vocab, session_seed, only=only, reseeded=(name, seed))) as player:
+        ids = [player.play(call) for call in journal][-1]
     last = journal[-1]
     assert isinstance(last, Stepped)
     place = 0 if only is not None else last.names.index(name)
