@@ -15,7 +15,7 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.audit.log import AuditLog, LogMismatchError, Settings
 from refsampler.conformance.audit.matrix import headline, in_order, make_audit, markdown
 from refsampler.conformance.audit.one import PLANNING_S, FaultResult, Found, audit_fault
-from refsampler.conformance.audit.plans import _rows_for
+from refsampler.conformance.audit.plans import Planner, _rows_for
 from refsampler.conformance.audit.pool import audit_faults
 from refsampler.conformance.cli import main
 from refsampler.conformance.evidence.independence import PairProcess
@@ -191,6 +191,19 @@ def test_rows_that_were_made_for_a_bet_are_left_out_with_it():
         (4096, 1.0),
     ]
     assert _rows_for(fault("B114")) == ()
+
+
+def test_neither_the_corpus_nor_what_was_designed_for_a_fault_is_asked_without_it():
+    made, planner = fault("B148"), Planner()
+    assert made.make is not None
+    capabilities = made.make().capabilities
+    asked = planner.exact(capabilities, "quick", SEED)
+
+    left = planner.left_out(asked, capabilities, made)
+
+    gone = {one.check.name for one in asked.cases} - {one.check.name for one in left.cases}
+    assert {"corpus-batches", "noise-ends", "running-sums-given"} <= gone
+    assert all(one in made.designed or one.startswith("corpus-") for one in gone)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from refsampler.backends.protocol import Capabilities
 from refsampler.clauses import ClauseId
 from refsampler.conformance import memory
 from refsampler.conformance.case import Case
-from refsampler.conformance.checks import generated
+from refsampler.conformance.checks import corpus, generated
 from refsampler.conformance.checks.independence import PlannedPairs
 from refsampler.conformance.checks.law import prepare
 from refsampler.conformance.designed.laws import MADE_FOR, law_cases
@@ -68,8 +68,9 @@ class Planner:
 
         The alternatives, factors of tails and couplings of pairs that bet on it bet on nothing, so
         that their weight is lost; the checks and the rows of laws that were designed for it are not
-        asked.
+        asked, and nothing is asked from the corpus, whose cases came from faults.
         """
+        from_faults = frozenset((*fault.designed, *(one.name for one in corpus.CHECKS)))
         bank = tuple(
             replace(one, fault=_nothing)
             if any(fnmatchcase(one.name, glob) for glob in fault.bank)
@@ -85,16 +86,16 @@ class Planner:
         tails = (
             replace(one, tail=replace(one.tail, without=fault.bank))
             for one in asked.sequential.tails
-            if one.check.name not in fault.designed
+            if one.check.name not in from_faults
         )
         pairs = (
             replace(one, without=fault.bank) if isinstance(one, PlannedPairs) else one
             for one in asked.sequential.pairs
-            if one.check.name not in fault.designed
+            if one.check.name not in from_faults
         )
         return replace(
             asked,
-            cases=tuple(one for one in asked.cases if one.check.name not in fault.designed),
+            cases=tuple(one for one in asked.cases if one.check.name not in from_faults),
             laws=tuple(laws),
             # their bank is that of every run
             mixed=(),

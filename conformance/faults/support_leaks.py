@@ -22,7 +22,10 @@ __all__ = ["FAULTS"]
 FAULTS = Shelf(Kind.SUPPORT_LEAKS)
 
 _ZERO = ("noise that can be 0*",)
-_ENDS = ("noise-ends", "noise-ends-long", "noise-ends-given")
+_ENDS = (
+    *("noise-ends", "noise-ends-long", "noise-ends-given"),
+    *("ends-of-two", "running-sums", "running-sums-given"),
+)
 
 
 def _uniforms(
@@ -121,7 +124,14 @@ class _TwoCategories(_InverseCdf):
         return torch.searchsorted(edges, u, right=True)[:, 0].clamp(max=edges.shape[-1] - 1)
 
 
-@FAULTS.fault("B148", "FlashInfer", "flashinfer-ai/flashinfer#225", "draw.support", "draw.law")
+@FAULTS.fault(
+    "B148",
+    "FlashInfer",
+    "flashinfer-ai/flashinfer#225",
+    "draw.support",
+    "draw.law",
+    designed=_ENDS,
+)
 class _ScanStepsBack(RowwiseKernel):
     """The block scan gives no monotone prefix sums, so the crossing is found in a wrong lane."""
 
@@ -151,7 +161,9 @@ def _tree_scan(values: Float32[Tensor, "B V"]) -> Float32[Tensor, "B V"]:
     return sums
 
 
-@FAULTS.fault("B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail", "draw.support")
+@FAULTS.fault(
+    "B150", "PyTorch", "pytorch/pytorch#192812", "draw.tail", "draw.support", designed=_ENDS
+)
 class _HalfNoise(RightSampler):
     """With float16 logits the noise is narrowed to float16, where small values become 0."""
 
