@@ -219,8 +219,10 @@ def _law(logits: Float[Tensor, "rows vocab"], seen: Seen) -> TargetLaw:
         row, kept = one, survivors
     processed = torch.where(kept.hull, row.x, -torch.inf)
     valid = clean & kept.hull.any(-1)
-    kept = kept.replaced(controls.greedy, _argmax(row, seen.semantics))
-    kept = kept.replaced(~valid, Kept.everything(torch.zeros_like(kept.hull)))
+    if bool(controls.greedy.any()):
+        kept = kept.replaced(controls.greedy, _argmax(row, seen.semantics))
+    if not bool(valid.all()):
+        kept = kept.replaced(~valid, Kept.everything(torch.zeros_like(kept.hull)))
     logprobs, lump_logprob = _normalised(row, kept)
     return TargetLaw(
         greedy=controls.greedy,
