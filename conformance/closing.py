@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from refsampler.backends.protocol import Session
+__all__ = ["closed_after", "quietly"]
 
-__all__ = ["closed_after"]
 
-_Open = TypeVar("_Open", bound=Session)
+class _Closes(Protocol):
+    def close(self) -> None:
+        """End it."""
+
+
+_Open = TypeVar("_Open", bound=_Closes)
+
+
+def quietly() -> AbstractContextManager[None]:
+    """Tell nothing of what an engine raises while it closes: what was asked in the session counts."""
+    return suppress(Exception, SystemExit)
 
 
 @contextmanager
@@ -27,8 +36,9 @@ def closed_after(
     """
     try:
         yield session
-    except BaseException:
-        with suppress(Exception, SystemExit):
+    except (Exception, SystemExit):
+        # an interrupt does not wait for an engine that may hang
+        with quietly():
             session.close()
         raise
     with telling():

@@ -6,8 +6,8 @@ the requests as they then stand, and one request by itself.  A right engine cann
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from refsampler.backends.protocol import Engine, Session
@@ -53,14 +53,25 @@ def open_session(subject: OpenSubject, vocab: int, seed: int) -> Session:
 
 
 @contextmanager
-def opened(subject: OpenSubject, vocab: int, seed: int) -> Iterator[Session]:
+def opened(
+    subject: OpenSubject,
+    vocab: int,
+    seed: int,
+    telling: Callable[[], AbstractContextManager[None]] = asking,
+) -> Iterator[Session]:
     """Open a session that is closed at the end.
+
+    Args:
+        subject: an engine.
+        vocab: V.
+        seed: of the session.
+        telling: what becomes of an error while it closes.
 
     Raises:
         SubjectError: the backend raised.
 
     """
-    with closed_after(open_session(subject, vocab, seed), asking) as session:
+    with closed_after(open_session(subject, vocab, seed), telling) as session:
         yield session
 
 

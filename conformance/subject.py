@@ -249,9 +249,9 @@ class OpenSubject:
         try:
             if first or self._session is None or self._session[0] != (case.id, count):
                 self._close_session()
+                logits = case.build_logits(self.capabilities.device).expand(count, -1).contiguous()
                 session = self.backend.open(case.logits.vocab, seed)
-                logits = case.build_logits(self.capabilities.device).expand(count, -1)
-                self._session = ((case.id, count), session, logits.contiguous())
+                self._session = ((case.id, count), session, logits)
                 for row, request in enumerate(case.requests * count):
                     session.add(row, request)
             _, session, logits = self._session

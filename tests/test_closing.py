@@ -99,6 +99,31 @@ class _Failing(ReferenceSession):
         raise OSError("already gone")
 
 
+def test_an_interrupt_does_not_wait_for_the_engine():
+    session = object.__new__(_Failing)
+    with pytest.raises(KeyboardInterrupt), closed_after(session, nullcontext):
+        raise KeyboardInterrupt
+
+
+def test_what_a_check_found_counts_where_closing_fails():
+    class Engine(RightEngine):
+        class session(ReferenceSession):  # noqa: N801 - the attribute that the engine opens
+            def add(self, request_id, request):
+                try:
+                    super().add(request_id, request)
+                except ValueError:
+                    raise ValueError("no") from None
+
+            def close(self) -> None:
+                raise OSError("already gone")
+
+    check = next(one for one in all_checks() if one.name == "bad-requests")
+    assert check.ask is not None
+    case = next(iter(check.cases(Engine().capabilities, 5)))
+    found = check.ask(OpenSubject(Engine(), 5), case).findings
+    assert {one.clause for one in found} == {"input.validated"}
+
+
 def test_the_first_error_is_told():
     session = object.__new__(_Failing)
     with pytest.raises(KeyError), closed_after(session, nullcontext):

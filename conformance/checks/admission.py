@@ -13,6 +13,7 @@ from refsampler.clauses import ClauseId
 from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Finding, Kind
 from refsampler.conformance.checks.expected import Expected
+from refsampler.conformance.closing import quietly
 from refsampler.conformance.designed import sessions as designed
 from refsampler.conformance.designed.build import Row, batch
 from refsampler.conformance.sessions import asking, opened, sample_step
@@ -123,7 +124,7 @@ def _cases(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
 
 def _ask(subject: OpenSubject, case: Case) -> Asked:
     """Let every bad request knock at a running session; look at the good ones after each."""
-    with opened(subject, _V, derived_seed(subject.run_seed, case.id)) as session:
+    with opened(subject, _V, derived_seed(subject.run_seed, case.id), quietly) as session:
         return _ask_in(subject, case, session)
 
 

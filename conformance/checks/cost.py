@@ -11,6 +11,7 @@ from refsampler.conformance.case import Case
 from refsampler.conformance.checks.base import Asked, Check, Kind
 from refsampler.conformance.checks.batches import reordered
 from refsampler.conformance.checks.metadata import sample_metadata
+from refsampler.conformance.closing import quietly
 from refsampler.conformance.designed.build import Row, batch, peak, request
 from refsampler.conformance.sessions import asking, opened, sample_step
 from refsampler.conformance.subject import OpenSubject, derived_seed
@@ -74,7 +75,7 @@ def _in_session(subject: OpenSubject, case: Case) -> list[float]:
     """Time steps of one session in which both kinds of requests live."""
     best = [float("inf")] * 2
     seed = derived_seed(subject.run_seed, case.id)
-    with opened(subject, case.logits.vocab, seed) as session:
+    with opened(subject, case.logits.vocab, seed, quietly) as session:
         with asking():
             for name, one in enumerate(case.requests):
                 session.add(name, one)

@@ -7,7 +7,7 @@ parameters, its history and the logits of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +20,7 @@ from refsampler.conformance.checks.expected import Expected, RowExpected
 from refsampler.conformance.checks.logprobs import judge_draw
 from refsampler.conformance.checks.rows import judge_rows
 from refsampler.conformance.checks.verified import Place, places_of, wrong_walk
+from refsampler.conformance.closing import closed_after
 from refsampler.conformance.stateful.journal import Call, Player, Stepped
 from refsampler.conformance.subject import Draw, OpenSubject, SubjectError, derived_seed
 from refsampler.conformance.verifying import Answer, step_of
@@ -128,7 +129,8 @@ def _last_ids(
 ) -> tuple[int, ...]:
     """Hold the journal again; return what the request emitted at its end."""
     session_seed = 1 if only is None else 2
-    with closing(Player(subject, vocab, session_seed, only=only, reseeded=(name, seed))) as player:
+    own = Player(subject, vocab, session_seed, only=only, reseeded=(name, seed))
+    with closed_after(own, nullcontext) as player:
         ids = [player.play(call) for call in journal][-1]
     last = journal[-1]
     assert isinstance(last, Stepped)
