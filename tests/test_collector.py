@@ -6,27 +6,38 @@ import gc
 
 import pytest
 
-from refsampler.conformance.collector import rare_collections
+from refsampler.conformance.collector import sparing_what_exists
 
 
-def test_collections_are_rare_within_and_as_before_after():
-    before = gc.get_threshold()
-    with rare_collections():
-        assert gc.get_threshold()[0] > before[0]
+@pytest.fixture(autouse=True)
+def thawed():
+    assert gc.get_freeze_count() == 0
+    yield
+    gc.unfreeze()
+
+
+def test_what_exists_is_frozen_within_and_thawed_after():
+    with sparing_what_exists():
         assert gc.get_freeze_count() > 0
-    assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
 
 
-def test_an_error_within_leaves_it_so_too():
-    before = gc.get_threshold()
-    with pytest.raises(KeyError), rare_collections():
+def test_an_error_within_thaws_it_too():
+    with pytest.raises(KeyError), sparing_what_exists():
         raise KeyError
-    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_caller_froze_stays_frozen():
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with sparing_what_exists():
+        assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() == before
 
 
 def test_a_cycle_made_within_is_still_found():
-    with rare_collections():
+    with sparing_what_exists():
         circle: list[object] = []
         circle.append(circle)
         del circle

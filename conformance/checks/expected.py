@@ -88,7 +88,7 @@ class _Named:
 
 
 # a batch is asked about twice: when it is judged, and when its draws go to the law
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def _expected_again(named: _Named) -> Expected:
     return _expected(named.case, named.semantics)
 

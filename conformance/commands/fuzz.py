@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from refsampler.conformance.collector import sparing_what_exists
 from refsampler.conformance.commands.fuzz_shards import fuzz_shards, machines_at
 from refsampler.conformance.commands.opening import isolation_options, limits_of, opened
 from refsampler.conformance.commands.options import run_seed_of, seed_option
@@ -87,7 +88,11 @@ def fuzz(
             count = workers or machines.room(first.device)
             run = Shard(0, count, where, backend, run_seed, time_budget, isolate, limits)
             sys.exit(fuzz_shards(run, first, machines, until_failure=until_failure))
-    with one_thread(), opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject:
+    with (
+        one_thread(),
+        sparing_what_exists(),
+        opened(backend, run_seed, isolate, timeout_s, memory_gib) as subject,
+    ):
         where = _folder(subject, run_seed) if folder is None else folder
         where.mkdir(parents=True, exist_ok=True)
         click.echo(f"fuzzing {backend} with run seed {run_seed}; report in {where}")

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 
-from refsampler.conformance.collector import rare_collections
+from refsampler.conformance.collector import sparing_what_exists
 from refsampler.conformance.evidence.arrays import FloatArray
 from refsampler.conformance.fuzz.found import Found, FoundBook
 from refsampler.conformance.fuzz.law import LawEvidence
@@ -181,7 +181,7 @@ def fuzz_shard(
     shard.folder.mkdir(parents=True, exist_ok=True)
     with (
         one_thread(),
-        rare_collections(),
+        sparing_what_exists(),
         guarded(shard.spec, shard.run_seed, isolate=shard.isolate, limits=shard.limits) as subject,
         ReportWriter((shard.folder / REPORT).open("wb"), copy) as writer,
     ):
