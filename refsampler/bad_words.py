@@ -29,7 +29,7 @@ def mask_bad_words(
     cells = [
         row * vocab_size + token
         for row, words in bad_words.items()
-        if row < num_tokens
+        if 0 <= row < num_tokens
         for token in banned_last_ids(words, outputs[row])
         if 0 <= token < vocab_size
     ]

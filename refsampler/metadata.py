@@ -237,6 +237,7 @@ def _forbidden(
         row * vocab_size + token
         for row, one in enumerate(params)
         for token in one.allowed_token_ids or ()
+        if 0 <= token < vocab_size
     ]
     cells = torch.tensor(allowed, dtype=torch.int64, device=device)
     forbidden = limited.repeat_interleave(vocab_size).index_fill(0, cells, False)
