@@ -261,16 +261,28 @@ def _unbroken(plan: Plan, tally: Tally, name: ClauseId, stands: Standing) -> tup
         return stands.status, stands.reason
     if name not in plan.checked:
         return Status.NOT_RUN, _NO_CHECK
+    large = plan.too_large.get(name, 0)
+    limit = (
+        f"more logits in a call than the {plan.capabilities.max_elements} that the backend takes"
+    )
     if wanted <= 0:
-        return Status.NOT_RUN, unasked[0] if unasked else "no case applies to this backend yet"
+        # other backends are asked the large ones: a smaller limit must not look like a pass
+        status = Status.INCONCLUSIVE if large else Status.NOT_RUN
+        why = [f"{_cases(large)}, each with {limit}"] if large else unasked
+        return status, why[0] if why else "no case applies to this backend yet"
     if done < wanted and name in tally.failed_clauses:
         return Status.ERROR, tally.errors[0]
     if done < wanted:
         what = "its cases crashed" if name in tally.crashed else "not all cases ran"
         return Status.INCONCLUSIVE, f"{what}: {done} of {wanted}"
-    left = [f"{len(unasked)} cases not run: {unasked[0]}"] if unasked else []
+    left = [f"{_cases(len(unasked))} not run: {unasked[0]}"] if unasked else []
+    left += [f"{_cases(large)} not run: {limit}"] if large else []
     dear = [f"not run: {one.words}" for one in plan.sequential.unplanned if one.clause == name]
     return Status.PASS, "; ".join(filter(None, (tally.figures.get(name, ""), *left, *dear)))
+
+
+def _cases(count: int) -> str:
+    return f"{count} case" if count == 1 else f"{count} cases"
 
 
 def _size(entry: tuple[Case, Finding]) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from refsampler.conformance.evidence.law import LawCase
 from refsampler.conformance.lawsize import LAW_SHARE, LEAST_SECONDS, SECONDS, Sizes, size_laws
 from refsampler.conformance.sequential import SPLIT, Sequential, plan_sequential
 from refsampler.conformance.verdict import Power, Unplanned
+from refsampler.conformance.within import within
 
 __all__ = [
     "LAW",
@@ -104,6 +106,7 @@ class Plan:
         without_mixed: why there are none, in words.
         unplanned: what the time of the laws does not allow.
         free_bytes: of the device when the plan was made; large batches depend on it.
+        too_large: clause -> how many of its cases have more logits in a call than the backend takes.
 
     """
 
@@ -124,6 +127,7 @@ class Plan:
     without_mixed: str = ""
     unplanned: tuple[Unplanned, ...] = ()
     free_bytes: int = 0
+    too_large: Mapping[ClauseId, int] = field(default_factory=dict)
 
     @property
     def draws(self) -> int:
@@ -170,7 +174,14 @@ def make_plan(
         sequential = plan_sequential(capabilities, profile, judged)
         mixed, without = plan_mixed(capabilities, profile) if LAW in judged else ((), "")
         before_cases()
-        cases = tuple(_planned_cases(capabilities, profile, run_seed, owned))
+        every = tuple(_planned_cases(capabilities, profile, run_seed, owned))
+        cases = tuple(one for one in every if _takes(capabilities, one))
+        too_large = Counter(
+            clause
+            for one in every
+            if not _takes(capabilities, one)
+            for clause in owned.intersection(one.case.clauses)
+        )
         ledger = Ledger(NEAR_CERTAIN)
         for one in cases:
             ledger.charge(one.check.name, one.charge)
@@ -195,6 +206,7 @@ def make_plan(
             without,
             sizes.unplanned,
             free,
+            too_large,
         )
 
 
@@ -247,8 +259,6 @@ def _planned_cases(
             if not owned & {*case.clauses}:
                 continue
             arrangements = check.arrange(case)
-            if any(_too_large(one, capabilities) for one in arrangements):
-                continue
             rows = sum(len(one.requests) for one in arrangements)
             draws = rows * case.calls
             charge = draw_charge(draws) if check.kind is Kind.NEAR_CERTAIN else 0.0
@@ -256,10 +266,10 @@ def _planned_cases(
             yield PlannedCase(check, case, id_of(document), document, draws, charge)
 
 
-def _too_large(case: Case, capabilities: Capabilities) -> bool:
-    """Whether a call of the case has more logits than the backend takes."""
-    rows = max((len(step.ids) for step in case.steps), default=len(case.requests))
-    return rows * case.logits.vocab > (capabilities.max_elements or math.inf)
+def _takes(capabilities: Capabilities, planned: PlannedCase) -> bool:
+    return capabilities.max_elements is None or all(
+        within(one, capabilities) for one in planned.check.arrange(planned.case)
+    )
 
 
 def _planned_laws(

@@ -183,7 +183,7 @@ def test_a_clause_that_rests_on_other_cases_too_names_what_was_not_run():
     assert [one.pairing for one in kept] == [Pairing.THREADS, Pairing.PROCESSES]
     (decision,) = run(OpenSubject(sampler, SEED), plan, ReportWriter(None)).decisions
     assert decision.verdict.status is Status.PASS
-    assert decision.reason.startswith("1 cases not run: the backend has no name")
+    assert decision.reason.startswith("1 case not run: the backend has no name")
     assert [one.bias.partition(":")[0] for one in decision.verdict.would_see] == ["two threads"]
 
 

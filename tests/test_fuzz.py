@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 
+from refsampler.backends.native import NativeKernel
 from refsampler.backends.protocol import Feature
 from refsampler.backends.registry import resolve
 from refsampler.clauses import ClauseId
@@ -157,6 +158,25 @@ def test_a_right_sampler_shows_nothing(name):
     assert not done.errors
     assert done.batches >= 60
     assert not law.failed
+
+
+def test_no_batch_has_more_logits_than_the_backend_takes():
+    """Such a kernel refuses what others get."""
+    most = 2**10
+
+    class Narrow(NativeKernel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.capabilities = replace(self.capabilities, max_elements=most)
+
+        def draw(self, logits, rows):
+            assert logits.numel() <= most, f"{tuple(logits.shape)}"
+            return super().draw(logits, rows)
+
+    book, done = fuzzed(OpenSubject(Narrow(), 5), 60, until_found=False)
+    assert not book.causes
+    assert not done.errors
+    assert done.batches >= 60
 
 
 @pytest.mark.statistical

@@ -304,29 +304,51 @@ def test_the_plan_stays_inside_its_promise(plan):
     assert {"temperature -1 %", "temperature +1 %", "greedy mixture +1 %"} <= seen
 
 
-def test_no_call_has_more_logits_than_the_backend_takes():
-    most = 2**18
+class _Narrow(NativeKernel):
+    """Takes so many logits a call, and keeps one id more than top-k says."""
 
-    class Narrow(NativeKernel):
-        def __init__(self) -> None:
-            super().__init__()
-            self.capabilities = replace(self.capabilities, max_elements=most)
+    def __init__(self, most: int, more: int = 0) -> None:
+        super().__init__()
+        self.capabilities = replace(self.capabilities, max_elements=most)
+        self.most, self.more = most, more
 
-        def draw(self, logits, rows):
-            assert logits.numel() <= most, f"{tuple(logits.shape)}"
-            return super().draw(logits, rows)
+    def draw(self, logits, rows):
+        assert logits.numel() <= self.most, f"{tuple(logits.shape)}"
+        if rows.top_k is not None:
+            rows = replace(rows, top_k=(rows.top_k + self.more).clamp(max=logits.shape[-1]))
+        return super().draw(logits, rows)
 
-    kernel = Narrow()
-    whole = make_plan(NativeKernel().capabilities, glob="relabel.*", run_seed=5, evidence=False)
-    plan = make_plan(kernel.capabilities, glob="relabel.*", run_seed=5, evidence=False)
 
-    subject = OpenSubject(kernel, 5)
-    found = [
-        one for each in plan.cases for one in judge_case(subject, each.check, each.case).findings
-    ]
+def _judged(kernel: NativeKernel, glob: str, profile: str = "quick") -> dict[str, Decision]:
+    plan = make_plan(
+        kernel.capabilities, profile=profile, glob=glob, run_seed=5, evidence=False, free_bytes=0
+    )
+    subject, tally = OpenSubject(kernel, 5), Tally()
+    for one in plan.cases:
+        judged = judge_case(subject, one.check, one.case)
+        tally.book(one.case, judged.findings)
+        tally.count(one.case.clauses, judged.draws, 0.0)
+    return {one.verdict.clause: one for one in decide(plan, tally, {})}
 
-    assert 0 < len(plan.cases) < len(whole.cases)
-    assert found == []
+
+@pytest.mark.parametrize("glob", ["relabel.*", "determinism.*", "batch.size", "top-?.*"])
+def test_no_call_has_more_logits_than_the_backend_takes(glob):
+    decisions = _judged(_Narrow(2**12), glob)
+    assert decisions
+    assert not [one for one in decisions.values() if one.verdict.status is Status.FAIL]
+
+
+def test_a_clause_that_lost_all_its_cases_to_the_limit_is_no_pass():
+    wrong = _judged(_Narrow(2**10, more=1), "top-k.keep")["top-k.keep"]
+    assert wrong.verdict.status is Status.INCONCLUSIVE
+    assert wrong.reason.endswith("more logits in a call than the 1024 that the backend takes")
+    assert exit_code([wrong], []) == ExitCode.INCONCLUSIVE
+
+
+def test_a_clause_that_lost_some_says_so():
+    kept = _judged(_Narrow(2**18), "relabel.equivariance")["relabel.equivariance"]
+    assert kept.verdict.status is Status.PASS
+    assert "1 case not run: more logits in a call than the 262144" in kept.reason
 
 
 def test_dtypes_that_are_not_declared_are_not_asked():

@@ -69,7 +69,8 @@ def _pairs(capabilities: Capabilities, _run_seed: int) -> tuple[Case, ...]:
     """Return rows of two ids of which one is dead."""
     cases = range(_PAIRS if capabilities.level < 3 else 0)
     rows = [row({place % 2: float(place // 2)}) for place in cases]
-    calls = _DRAWS[2] // _ROWS
+    elements = capabilities.max_elements or 2 * _ROWS
+    calls = math.ceil(_DRAWS[2] / max(1, min(_ROWS, elements // 2)))
     return tuple(batch(2, [(one, request())], _CLAUSE, calls=calls) for one in rows)
 
 

@@ -29,6 +29,7 @@ from refsampler.conformance.fuzz.law import LawEvidence
 from refsampler.conformance.fuzz.sketch import pairs_in, pairs_of
 from refsampler.conformance.isolation import AskedSubject
 from refsampler.conformance.subject import derived_seed
+from refsampler.conformance.within import within
 
 __all__ = ["Progress", "fuzz"]
 
@@ -139,7 +140,8 @@ class _Run:
         """Ask and judge a batch; each once."""
         now = time.monotonic()
         self.progress.generating += now - self.waiting
-        if not self.stop(self.progress) and case.id not in self._asked:
+        takes = within(case, self.subject.capabilities)
+        if takes and not self.stop(self.progress) and case.id not in self._asked:
             self._asked.add(case.id)
             self._judge(case)
         self.waiting = time.monotonic()
