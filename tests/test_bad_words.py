@@ -38,3 +38,9 @@ def test_words_are_encoded_bare_and_with_one_blank_in_front():
     encoded = encode_bad_words(["ab", "  cd", "ef"], tokens.__getitem__)
     # " ab" starts otherwise and is as long: kept; " cd" is longer, " ef" starts alike: dropped
     assert encoded == ((1, 2), (3, 2), (4,), (6,))
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_words_of_rows_outside_the_batch_ban_nothing(row):
+    logits = torch.zeros(2, 4)
+    assert torch.equal(mask_bad_words(logits, {row: [(2,)]}, [[], [], []]), logits)

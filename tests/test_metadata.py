@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refsampler.metadata import SamplingMetadata, generators_of
+from refsampler.metadata import SamplingMetadata, _forbidden, generators_of
 from refsampler.params import SamplingParams
 from refsampler.processors import LogitsProcessor, MinTokens
 from refsampler.request import PLACEHOLDER, Request, ThinkingMarkers
@@ -233,3 +233,13 @@ def test_speculative_decoding_refuses_processors_and_parameters():
             of(refused, speculative=True)
     with pytest.raises(ValueError, match="speculative"):
         of(asking(), speculative=True, custom=(Custom,))
+
+
+def test_allowed_ids_that_nobody_verified_touch_no_other_row():
+    params = [SamplingParams(allowed_token_ids=(0,)), SamplingParams(allowed_token_ids=(-1, 4, 2))]
+    forbidden = _forbidden(params, 4, torch.device("cpu"))
+    assert forbidden is not None
+    assert forbidden.tolist() == [
+        [False, True, True, True],
+        [True, True, False, True],
+    ]
